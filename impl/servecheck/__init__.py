@@ -1,0 +1,1 @@
+"""servecheck: tools that check a serving engine against its specification."""

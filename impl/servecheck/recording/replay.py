@@ -1,0 +1,480 @@
+"""Run the specification along a recording, and compare all that the recording shows.
+
+Theory of operation. A recording says what was asked of the scheduler (workload), and what the
+model answered (`sampled`, `drafts`). Both are input: they become actions of the machine. All the
+rest is output, and must agree: what a pass scheduled, in which order, with which blocks; the
+queues; preemptions; hits; free blocks; what finished and why; the events on the wire with their
+hashes; and where there are states, the whole state twice a step. Nothing of the recorded output
+is ever fed back into the machine, so the first difference ends the run.
+
+One step line is carried out in the engine's order: what arrives before the pass, the pass, what
+happens during it, its outcome, a reset in an idle moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from attrs import Factory, define, evolve, frozen
+from servespec.chain import Namespace
+from servespec.config import Config
+from servespec.events import (
+    BlockRemoved,
+    BlockStored,
+    CacheCleared,
+    Delivered,
+    Event,
+    Finished,
+    Preempted,
+    Refused,
+)
+from servespec.machine import (
+    Abort,
+    Action,
+    Complete,
+    Machine,
+    Output,
+    ResetCache,
+    Schedule,
+    Submit,
+    Transition,
+)
+from servespec.policy import VLLM_0_33, Admission, Policy, Sharing, prioritised
+from servespec.scheduler import Planned, State
+
+from servecheck.recording import model
+from servecheck.recording.digest import hex_hash, short_hash
+from servecheck.recording.read import RecordingError
+
+Observer = Callable[[State, Action, Transition], None]
+"""Is told of every transition: the state before, the action, the outcome."""
+
+Lines = tuple[tuple[str, object], ...]
+"""Named fields of one comparison, in the order in which they are shown."""
+
+
+@frozen
+class Difference:
+    """One field in which the machine does not do what was recorded."""
+
+    step: int
+    place: str
+    field: str
+    recorded: object
+    specified: object
+
+
+@frozen
+class Report:
+    """How far a recording and the specification agree."""
+
+    name: str
+    steps: int
+    """Step lines of the recording."""
+    agreed: int
+    """Step lines in which nothing differs, from the first on."""
+    fields: int
+    """Comparisons made."""
+    messages: int
+    states: int
+    differences: tuple[Difference, ...]
+    """Those of the first step that differs; empty if all agree."""
+
+
+def policy_of(config: model.RunConfig) -> Policy:
+    """The profile VLLM_0_33 with the recorded switches."""
+    policy = evolve(
+        VLLM_0_33,
+        chunked_prefill=config.enable_chunked_prefill,
+        sharing=Sharing.FULL_BLOCKS if config.enable_prefix_caching else Sharing.OFF,
+        admission=(Admission.WHOLE_TEXT if config.scheduler_reserve_full_isl else Admission.STEP),
+    )
+    return prioritised(policy) if config.policy == "priority" else policy
+
+
+def config_of(config: model.RunConfig) -> Config:
+    """The recorded sizes."""
+    return Config(
+        num_blocks=config.num_gpu_blocks,
+        block_size=config.block_size,
+        max_model_len=config.max_model_len,
+        max_num_batched_tokens=config.budget,
+        max_num_seqs=config.max_num_seqs,
+        long_prefill_token_threshold=config.long_prefill_token_threshold,
+        watermark=config.watermark,
+        num_speculative_tokens=config.num_speculative_tokens,
+        num_lookahead_tokens=config.num_lookahead_tokens,
+    )
+
+
+def replay(recording: model.Recording, observe: Observer | None = None) -> Report:
+    """Run the specification along a recording, up to its end or the first difference.
+
+    Raises:
+        RecordingError: the recording is of asynchronous scheduling, which needs two steps in
+            flight, or its outcomes are not outcomes of its passes.
+    """
+    if recording.config.async_scheduling:
+        raise RecordingError(
+            file=Path("config.json"),
+            line=None,
+            field=f"{recording.name}.async_scheduling",
+            what="is true, and this machine keeps one step in flight",
+            what_to_do="replay a synchronous run",
+        )
+    run = _Run(
+        recording,
+        Machine(config_of(recording.config), policy_of(recording.config)),
+        observe,
+    )
+    for line in recording.steps:
+        run.turn(line)
+        if run.differences:
+            break
+        run.agreed += 1
+    else:
+        run.end()
+    return Report(
+        recording.name,
+        len(recording.steps),
+        run.agreed,
+        run.fields,
+        run.messages,
+        run.states,
+        tuple(run.differences),
+    )
+
+
+@define
+class _Run:
+    """The machine, and how far it has come in each text of the recording."""
+
+    recording: model.Recording
+    machine: Machine
+    observe: Observer | None
+    state: State = Factory(lambda self: self.machine.initial(), takes_self=True)
+    arrivals: int = 0
+    """Workload lines carried out."""
+    messages: int = 0
+    states: int = 0
+    agreed: int = 0
+    fields: int = 0
+    differences: list[Difference] = Factory(list)
+    wire: list[model.Event] = Factory(list)
+    """Cache events that no message has carried yet."""
+    arrived_at: dict[str, int] = Factory(dict)
+    finished: list[str] = Factory(list)
+    """Since the last pass."""
+    sent_back: list[str] = Factory(list)
+    """By resets since the last pass."""
+    preemptions: dict[str, int] = Factory(dict)
+    """How often each live request was preempted."""
+
+    # --- one turn of the engine loop ---
+
+    def turn(self, line: model.StepLine) -> None:
+        arrived: list[str] = []
+        aborts: list[tuple[str, str, tuple[str, ...]]] = []
+        resets: list[tuple[str, bool, tuple[str, ...]]] = []
+        mine = self._due(line.step)
+        for item in mine:
+            match item:
+                case model.Arrival():
+                    self._submit(item)
+                    arrived.append(item.id)
+                case model.ResetLine():
+                    resets.append(self._reset(item.kind))
+                case model.AbortLine(when="before"):
+                    aborts += [self._abort(i, item.when) for i in item.ids]
+        self._compare(
+            line, "arrivals", (("arrived", line.arrived),), (("arrived", tuple(arrived)),)
+        )
+        if line.pass_ is not None:
+            self._pass(line, line.pass_)
+        for item in mine:
+            if isinstance(item, model.AbortLine) and item.when == "during":
+                aborts += [self._abort(i, item.when) for i in item.ids]
+        if line.outcome is not None:
+            self._outcome(line, line.outcome)
+        if line.reset:
+            self._reset("idle")
+        self._compare(
+            line,
+            "calls",
+            (
+                ("aborts", tuple((a.id, a.when, a.done) for a in line.aborts)),
+                ("resets", tuple((r.kind, r.ok, r.preempted) for r in line.resets)),
+            ),
+            (("aborts", tuple(aborts)), ("resets", tuple(resets))),
+        )
+
+    def end(self) -> None:
+        """What is left over when the last step has agreed."""
+        rest = (
+            ("workload", len(self.recording.workload) - self.arrivals),
+            ("events", len(self.recording.messages) - self.messages),
+            ("state", len(self.recording.states or ()) - self.states),
+        )
+        last = self.recording.steps[-1].step if self.recording.steps else 0
+        for name, left in rest:
+            self.fields += 1
+            if left:
+                self.differences.append(
+                    Difference(last, "after the last step", f"lines of {name}", left, 0)
+                )
+
+    def _due(self, step: int) -> tuple[model.WorkloadLine, ...]:
+        first = self.arrivals
+        for item in self.recording.workload[first:]:
+            at = item.arrival_step if isinstance(item, model.Arrival) else item.step
+            if at > step:
+                break
+            self.arrivals += 1
+        return self.recording.workload[first : self.arrivals]
+
+    # --- actions ---
+
+    def _apply(self, action: Action) -> tuple[Event, ...]:
+        moved = self.machine.apply(self.state, action)
+        if self.observe is not None:
+            self.observe(self.state, action, moved)
+        self.state = moved.state
+        self.wire += _on_the_wire(moved.events)
+        for event in moved.events:
+            match event:
+                case Preempted(id):
+                    self.preemptions[id] = self.preemptions.get(id, 0) + 1
+                case Finished(id):
+                    self.finished.append(id)
+                    self.preemptions.pop(id, None)
+                    self.arrived_at.pop(id)
+        return moved.events
+
+    def _submit(self, line: model.Arrival) -> None:
+        youngest = max(self.arrived_at.values(), default=-1)
+        self._apply(
+            Submit(
+                line.id,
+                line.prompt,
+                line.max_tokens,
+                Namespace(salt=line.cache_salt),
+                line.priority,
+                line.stop_token_ids,
+                with_last=youngest == line.arrival_step,
+            )
+        )
+        self.arrived_at[line.id] = line.arrival_step
+
+    def _abort(self, request_id: str, when: str) -> tuple[str, str, tuple[str, ...]]:
+        events = self._apply(Abort(request_id))
+        return request_id, when, tuple(e.id for e in events if isinstance(e, Finished))
+
+    def _reset(self, kind: str) -> tuple[str, bool, tuple[str, ...]]:
+        events = self._apply(ResetCache(preempt_running=kind == "running"))
+        preempted = tuple(e.id for e in events if isinstance(e, Preempted))
+        self.sent_back += preempted
+        return kind, not any(isinstance(e, Refused) for e in events), preempted
+
+    # --- comparisons ---
+
+    def _pass(self, line: model.StepLine, recorded: model.PassLine) -> None:
+        resumed = frozenset(self.preemptions)
+        events = self._apply(Schedule())
+        plan = self.state.in_flight[-1].entries
+        order = tuple(e.id for e in events if isinstance(e, Preempted))
+        new = [e for e in plan if e.admitted]
+        specified: Lines = (
+            ("scheduled", tuple((e.id, len(e.tokens)) for e in plan)),
+            ("total", sum(len(e.tokens) for e in plan)),
+            ("scheduled_spec", tuple((e.id, e.drafts) for e in plan if e.drafts)),
+            ("new", tuple(_new(e) for e in sorted(new, key=lambda e: e.id in resumed))),
+            ("cached", tuple(_cached(e) for e in plan if not e.admitted)),
+            ("preempted", tuple(sorted({*order, *self.sent_back}))),
+            ("preempt_order", None if recorded.preempt_order is None else order),
+            ("finished_before", tuple(sorted(self.finished))),
+            ("running", tuple(r.id for r in self.state.running)),
+            ("waiting", tuple(r.id for r in self.state.waiting)),
+            ("free_blocks", len(self.state.pool.free)),
+        )
+        seen = evolve(recorded, finished_before=tuple(sorted(recorded.finished_before)))
+        self._compare(line, "pass", _fields(seen, specified), specified)
+        self.finished.clear()
+        self.sent_back.clear()
+        self._state(line, "scheduled")
+
+    def _outcome(self, line: model.StepLine, recorded: model.OutcomeLine) -> None:
+        sampled, drafts = dict(recorded.sampled), dict(recorded.drafts)
+        ids = [e.id for e in self.state.in_flight[0].entries]
+        events = self._apply(
+            Complete(tuple(Output(i, sampled.get(i, ()), drafts.get(i, ())) for i in ids))
+        )
+        kept = {e.id: e.tokens for e in events if isinstance(e, Delivered)}
+        ended = {e.id: e.reason.value for e in events if isinstance(e, Finished)}
+        running = sorted(self.state.running, key=lambda r: r.id)
+        specified: Lines = (
+            ("finished", tuple(sorted(ended))),
+            ("free_blocks_after", len(self.state.pool.free)),
+            ("appended", None if recorded.appended is None else tuple(kept.items())),
+            ("finish_reason", tuple(sorted(ended.items())) if recorded.finish_reason else ()),
+            (
+                "computed_after",
+                None
+                if recorded.computed_after is None
+                else tuple((r.id, r.computed) for r in running),
+            ),
+            (
+                "tables",
+                None if recorded.tables is None else tuple((r.id, r.table) for r in running),
+            ),
+        )
+        self._compare(line, "outcome", _fields(recorded, specified), specified)
+        self._message(line)
+        self._state(line, "updated")
+
+    def _message(self, line: model.StepLine) -> None:
+        """All events since the last message go out with a processed step, if there are any."""
+        if not self.wire:
+            return
+        sent = self.recording.messages[self.messages : self.messages + 1]
+        recorded = tuple(_named(e) for e in sent[0].events) if sent else ()
+        form = any(isinstance(name, str) for e in recorded for name in e[1])
+        specified = tuple(_named(e, whole=form) for e in self.wire)
+        for i in range(max(len(recorded), len(specified))):
+            self._compare(
+                line,
+                f"message {self.messages}",
+                ((f"event {i}", recorded[i] if i < len(recorded) else None),),
+                ((f"event {i}", specified[i] if i < len(specified) else None),),
+            )
+        self.messages += 1
+        self.wire.clear()
+
+    def _state(self, line: model.StepLine, at: str) -> None:
+        if self.recording.states is None:
+            return
+        shown = self.recording.states[self.states : self.states + 1]
+        if not shown:
+            self.differences.append(Difference(line.step, f"state {at}", "line", "none", "one"))
+            return
+        recorded = shown[0]
+        specified: Lines = (
+            ("step", line.step),
+            ("at", at),
+            ("ref", tuple(b.ref_count for b in self.state.pool.blocks)),
+            ("free", self.state.pool.free),
+            (
+                "cached",
+                frozenset(
+                    (short_hash(key), copies)
+                    for key, copies in self.state.pool.index.copies.items()
+                ),
+            ),
+            ("reqs", dict(self._requests())),
+            ("running", tuple(r.id for r in self.state.running)),
+            ("waiting", tuple(r.id for r in self.state.waiting)),
+        )
+        seen: Lines = tuple(
+            ("cached", frozenset((c.hash, c.blocks) for c in recorded.cached))
+            if name == "cached"
+            else (name, dict(recorded.reqs))
+            if name == "reqs"
+            else (name, value)
+            for name, value in _fields(recorded, specified)
+        )
+        self._compare(line, f"state {at}", seen, specified)
+        self.states += 1
+
+    def _requests(self) -> Iterator[tuple[str, model.RequestState]]:
+        for r in self.state.running:
+            yield r.id, self._request(r.id, "RUNNING")
+        for r in self.state.waiting:
+            yield r.id, self._request(r.id, "PREEMPTED" if r.id in self.preemptions else "WAITING")
+
+    def _request(self, request_id: str, status: str) -> model.RequestState:
+        r = self.state.find(request_id)
+        if r is None or status not in ("RUNNING", "WAITING", "PREEMPTED"):
+            raise LookupError(request_id)
+        return model.RequestState(
+            status=status,  # type: ignore[arg-type]
+            computed=r.computed,
+            tokens=r.length,
+            hashes=len(r.keys),
+            table=r.table,
+            published=r.published,
+            preemptions=self.preemptions.get(r.id, 0),
+            spec=r.drafts,
+        )
+
+    def _compare(self, line: model.StepLine, place: str, recorded: Lines, specified: Lines) -> None:
+        for (name, seen), (_, said) in zip(recorded, specified, strict=True):
+            self.fields += 1
+            if seen != said:
+                self.differences.append(Difference(line.step, place, name, seen, said))
+
+
+def _fields(line: object, like: Lines) -> Lines:
+    return tuple((name, getattr(line, name)) for name, _ in like)
+
+
+def _new(entry: Planned) -> model.NewEntry:
+    return model.NewEntry(entry.id, entry.start, entry.table)
+
+
+def _cached(entry: Planned) -> model.CachedEntry:
+    first = len(entry.table) - entry.new_blocks
+    return model.CachedEntry(entry.id, entry.start, entry.table[first:] or None, resumed=False)
+
+
+def _on_the_wire(events: tuple[Event, ...]) -> Iterator[model.Event]:
+    """The cache events of one transition; neighbouring stores of one request are one event."""
+    run: list[BlockStored] = []
+    for event in (*events, None):
+        if isinstance(event, BlockStored):
+            run.append(event)
+            continue
+        if run:
+            first = run[0]
+            yield model.BlockStored(
+                block_hashes=tuple(hex_hash(e.key) for e in run),
+                parent_block_hash=None if first.parent is None else hex_hash(first.parent),
+                token_ids=tuple(t for e in run for t in e.key.tokens),
+                block_size=len(first.key.tokens),
+                extra_keys=tuple(
+                    (salt,) if e.parent is None and (salt := e.key.namespace.salt) else None
+                    for e in run
+                ),
+            )
+            run = []
+        match event:
+            case BlockRemoved(_, key):
+                yield model.BlockRemoved((hex_hash(key),))
+            case CacheCleared():
+                yield model.AllBlocksCleared()
+
+
+Shown = tuple[str, tuple[object, ...], object]
+
+
+def _named(event: model.Event, whole: bool = True) -> Shown:
+    """An event as it is compared; `whole` hashes are hex digits, others their low 64 bits."""
+
+    def form(name: model.BlockHash | None) -> model.BlockHash | None:
+        return int(name, 16) & (2**64 - 1) if isinstance(name, str) and not whole else name
+
+    match event:
+        case model.BlockStored():
+            return (
+                "BlockStored",
+                tuple(form(h) for h in event.block_hashes),
+                (
+                    form(event.parent_block_hash),
+                    event.token_ids,
+                    event.block_size,
+                    event.extra_keys,
+                ),
+            )
+        case model.BlockRemoved():
+            return "BlockRemoved", tuple(form(h) for h in event.block_hashes), None
+        case model.AllBlocksCleared():
+            return "AllBlocksCleared", (), None

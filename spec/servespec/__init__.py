@@ -1,0 +1,1 @@
+"""servespec: what a serving loop for language models must do."""
