@@ -417,7 +417,7 @@ def admit(p: Pass, move: Admit) -> Pass:
     )
     waiting = (*p.state.waiting[: p.cursor], *p.state.waiting[p.cursor + 1 :])
     state = State(taken.pool, waiting, p.state.running, p.state.in_flight)
-    events = (*p.events, *taken.events, Admitted(request.id, computed, table))
+    events = (*p.events, Admitted(request.id, computed, table), *taken.events)
     moved = evolve(p, state=state, events=events)
     place = len(p.state.running)
     return _plan(moved, place, grown, move.tokens, taken.blocks, admitted=True)

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 from attrs import Factory, define, evolve, frozen
 from servespec.chain import Namespace
 from servespec.config import Config
+from servespec.errors import SpecError
 from servespec.events import (
     BlockRemoved,
     BlockStored,
@@ -37,10 +39,10 @@ from servespec.machine import (
     Output,
     ResetCache,
     Schedule,
-    Submit,
     Transition,
 )
 from servespec.policy import VLLM_0_33, Admission, Policy, Sharing, prioritised
+from servespec.request import Request, Submit
 from servespec.scheduler import Planned, State
 
 from servecheck.recording import model
@@ -52,6 +54,8 @@ Observer = Callable[[State, Action, Transition], None]
 
 Lines = tuple[tuple[str, object], ...]
 """Named fields of one comparison, in the order in which they are shown."""
+
+Status = Literal["WAITING", "RUNNING", "PREEMPTED"]
 
 
 @frozen
@@ -114,6 +118,7 @@ def replay(recording: model.Recording, observe: Observer | None = None) -> Repor
     Raises:
         RecordingError: the recording is of asynchronous scheduling, which needs two steps in
             flight, or its outcomes are not outcomes of its passes.
+        ConfigError: its settings contradict each other.
     """
     if recording.config.async_scheduling:
         raise RecordingError(
@@ -129,7 +134,19 @@ def replay(recording: model.Recording, observe: Observer | None = None) -> Repor
         observe,
     )
     for line in recording.steps:
-        run.turn(line)
+        try:
+            run.turn(line)
+        except SpecError as error:
+            # A pass that differs has other outcomes than the recorded one: that is no news.
+            # After one that agrees, the recording gives its machine something impossible.
+            if not run.differences:
+                raise RecordingError(
+                    file=Path(f"{recording.name}.steps.jsonl"),
+                    line=run.agreed + 1,
+                    field=None,
+                    what=f"step {line.step} cannot be carried out ({error})",
+                    what_to_do="record the run again",
+                ) from None
         if run.differences:
             break
         run.agreed += 1
@@ -305,13 +322,17 @@ class _Run:
 
     def _outcome(self, line: model.StepLine, recorded: model.OutcomeLine) -> None:
         sampled, drafts = dict(recorded.sampled), dict(recorded.drafts)
-        ids = [e.id for e in self.state.in_flight[0].entries]
         events = self._apply(
-            Complete(tuple(Output(i, sampled.get(i, ()), drafts.get(i, ())) for i in ids))
+            Complete(
+                tuple(
+                    Output(i, sampled.get(i, ()), drafts.get(i, ()))
+                    for i in dict.fromkeys((*sampled, *drafts))
+                )
+            )
         )
         kept = {e.id: e.tokens for e in events if isinstance(e, Delivered)}
         ended = {e.id: e.reason.value for e in events if isinstance(e, Finished)}
-        running = sorted(self.state.running, key=lambda r: r.id)
+        running = self.state.running
         specified: Lines = (
             ("finished", tuple(sorted(ended))),
             ("free_blocks_after", len(self.state.pool.free)),
@@ -319,16 +340,18 @@ class _Run:
             ("finish_reason", tuple(sorted(ended.items())) if recorded.finish_reason else ()),
             (
                 "computed_after",
-                None
-                if recorded.computed_after is None
-                else tuple((r.id, r.computed) for r in running),
+                None if recorded.computed_after is None else {r.id: r.computed for r in running},
             ),
-            (
-                "tables",
-                None if recorded.tables is None else tuple((r.id, r.table) for r in running),
-            ),
+            ("tables", None if recorded.tables is None else {r.id: r.table for r in running}),
         )
-        self._compare(line, "outcome", _fields(recorded, specified), specified)
+        # Ids are keys here; only in `scheduled` does their order mean something.
+        computed, tables = recorded.computed_after, recorded.tables
+        seen: Lines = (
+            *_fields(recorded, specified[:-2]),
+            ("computed_after", None if computed is None else dict(computed)),
+            ("tables", None if tables is None else dict(tables)),
+        )
+        self._compare(line, "outcome", seen, specified)
         self._message(line)
         self._state(line, "updated")
 
@@ -387,23 +410,20 @@ class _Run:
 
     def _requests(self) -> Iterator[tuple[str, model.RequestState]]:
         for r in self.state.running:
-            yield r.id, self._request(r.id, "RUNNING")
+            yield r.id, self._request(r, "RUNNING")
         for r in self.state.waiting:
-            yield r.id, self._request(r.id, "PREEMPTED" if r.id in self.preemptions else "WAITING")
+            yield r.id, self._request(r, "PREEMPTED" if r.id in self.preemptions else "WAITING")
 
-    def _request(self, request_id: str, status: str) -> model.RequestState:
-        r = self.state.find(request_id)
-        if r is None or status not in ("RUNNING", "WAITING", "PREEMPTED"):
-            raise LookupError(request_id)
+    def _request(self, request: Request, status: Status) -> model.RequestState:
         return model.RequestState(
-            status=status,  # type: ignore[arg-type]
-            computed=r.computed,
-            tokens=r.length,
-            hashes=len(r.keys),
-            table=r.table,
-            published=r.published,
-            preemptions=self.preemptions.get(r.id, 0),
-            spec=r.drafts,
+            status=status,
+            computed=request.computed,
+            tokens=request.length,
+            hashes=len(request.keys),
+            table=request.table,
+            published=request.published,
+            preemptions=self.preemptions.get(request.id, 0),
+            spec=request.drafts,
         )
 
     def _compare(self, line: model.StepLine, place: str, recorded: Lines, specified: Lines) -> None:

@@ -1,0 +1,466 @@
+"""Reads a recording from its files, strictly: a line is taken whole or refused with its address.
+
+A recording is evidence. Evidence that is half understood is worse than none, so nothing is
+skipped, guessed or converted: an unknown field, a missing one, a number of the wrong kind, a key
+that stands twice, a last line that was cut - each is a `RecordingError` which says what is wrong,
+where (file, line, field) and what to do about it.
+
+How it works. There is no list of fields here: the attrs classes of `model` are the table. For an
+annotation, `_decoder` builds once the function that takes a JSON value to a value of that type;
+a class takes exactly its attributes, those with a default being optional. What annotations cannot
+say stands in a few small tables and in the functions for lines of several kinds. A decoder knows
+only its own value: each level adds its step to the path of a failure as the exception passes
+through it, so a good line pays nothing for its address.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import attrs
+import orjson
+from attrs import define, field
+
+from servecheck.recording.model import (
+    AbortLine,
+    AllBlocksCleared,
+    Arrival,
+    BlockHash,
+    BlockRemoved,
+    BlockStored,
+    CachedHash,
+    Count,
+    Event,
+    Message,
+    Name,
+    OutcomeLine,
+    PassLine,
+    Recording,
+    ResetLine,
+    RunConfig,
+    Sampled,
+    StateLine,
+    StepLine,
+    Tokens,
+    WorkloadLine,
+)
+
+T = TypeVar("T")
+A = TypeVar("A", bound=attrs.AttrsInstance)
+Decode = Callable[[object], T]
+
+_BORROWED = {
+    "nochunk": {"workload": "conv"},
+    "dup_bytes_hashes": {"workload": "dup", "steps": "dup"},
+}
+"""Runs that repeat another one with a setting changed, and whose files they share."""
+
+_RENAMED: dict[type, dict[str, str]] = {
+    AbortLine: {"abort": "ids", "arrival_step": "step"},
+    ResetLine: {"reset": "kind", "arrival_step": "step"},
+    RunConfig: {
+        "num_gpu_blocks": "num_gpu_blocks",
+        "num_gpu_blocks (one is the null block)": "num_gpu_blocks",
+    },
+}
+"""Wire name to attribute, where they differ."""
+
+_GATHERED = {"pass_", "outcome"}
+"""Attributes that no one field gives: `_step_line` gathers them from the flat line."""
+
+_CUT = "the file was cut or edited: take a whole copy of it"
+_FORMAT = "correct it: this reads recordings as made of vLLM 0.33.0, and no other form"
+
+
+@define(eq=False)
+class RecordingError(Exception):
+    """A recording that cannot be read. `str` gives one line: where, what, and what to do."""
+
+    file: Path
+    line: int | None
+    """From 1; None where the complaint is about the file or not about one line of it."""
+    field: str | None
+    """Path of the field inside the line, such as `new[0].block_ids[2]`."""
+    what: str
+    what_to_do: str
+
+    def __str__(self) -> str:
+        line = "" if self.line is None else f":{self.line}"
+        inside = "" if self.field is None else f", field {self.field}"
+        return f"{self.file}{line}{inside}: {self.what}; {self.what_to_do}"
+
+
+def read_recording(
+    prefix: Path, *, workload: Path | None = None, steps: Path | None = None
+) -> Recording:
+    """The recording PREFIX: PREFIX.{workload,steps,events,state}.jsonl and config.json beside.
+
+    `workload` and `steps` name other files to use instead. The state file may be absent.
+    Raises RecordingError for anything missing, unreadable or not of the format.
+    """
+    name = prefix.name
+    if not name:
+        raise RecordingError(
+            prefix, None, None, "no run is named", "give FOLDER/RUN, such as FOLDER/toy_fcfs"
+        )
+    borrowed = _BORROWED.get(name, {})
+
+    def beside(kind: str) -> Path:
+        return prefix.with_name(f"{borrowed.get(kind, name)}.{kind}.jsonl")
+
+    release, config = _config(prefix.with_name("config.json"), name)
+    state = beside("state")
+    return Recording(
+        name,
+        release,
+        config,
+        _lines(workload or beside("workload"), _workload_line),
+        _lines(steps or beside("steps"), _step_line),
+        _lines(beside("events"), _class(Message)),
+        _lines(state, _class(StateLine)) if state.exists() else None,
+    )
+
+
+# --- Texts ----------------------------------------------------------------------------------------
+
+
+@define(eq=False)
+class _Refused(Exception):
+    """A value that is not what it should be; the path to it grows as this passes upward."""
+
+    what: str
+    what_to_do: str
+    line: int | None = None
+    path: list[str | int] = field(factory=list)
+    """Innermost step first."""
+
+    def under(self, step: str | int) -> _Refused:
+        self.path.append(step)
+        return self
+
+    def at(self, file: Path, line: int | None) -> RecordingError:
+        steps = (f"[{step}]" if isinstance(step, int) else f".{_plain(step)}" for step in self.path)
+        where = "".join(reversed(list(steps))).removeprefix(".")
+        return RecordingError(file, line, where or None, self.what, self.what_to_do)
+
+
+def _shown(value: object) -> str:
+    """A JSON value as JSON, on one line, cut short."""
+    text = orjson.dumps(value).decode()
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def _plain(key: str) -> str:
+    return key if re.fullmatch(r"[\w-]{1,40}", key) else _shown(key)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        advice = "put it there; workload= and steps= may name files elsewhere"
+        raise RecordingError(path, None, None, "there is no such file", advice) from None
+    except (OSError, ValueError) as error:
+        advice = "give a path to a file that can be read"
+        raise RecordingError(path, None, None, f"cannot be read ({error})", advice) from None
+
+
+def _json(text: bytes) -> object:
+    """The value of a JSON text without NaN, infinities and keys that stand twice."""
+    try:
+        value: object = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise _Refused(f"not JSON from column {error.colno} on", _CUT, error.lineno) from None
+    try:
+        same = orjson.dumps(value) == text
+    except orjson.JSONEncodeError:
+        raise _Refused("nested too deep", _FORMAT) from None
+    if not same:
+        # orjson lets the last of two equal keys win. A text that is written back unchanged has
+        # no such pair; only the others are worth a second, slower look.
+        json.loads(text, object_pairs_hook=_distinct, parse_int=str)
+    return value
+
+
+def _distinct(pairs: list[tuple[str, object]]) -> None:
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise _Refused(f"key {_shown(key)} stands twice", "keep one of the two")
+        seen.add(key)
+
+
+def _lines(path: Path, decode: Decode[T]) -> tuple[T, ...]:
+    found: list[T] = []
+    *texts, rest = _read(path).split(b"\n")
+    for number, text in enumerate(texts, start=1):
+        try:
+            found.append(decode(_json(text)))
+        except _Refused as refused:
+            raise refused.at(path, number) from None
+    if rest:
+        raise RecordingError(path, len(texts) + 1, None, "the last line has no line end", _CUT)
+    return tuple(found)
+
+
+def _config(path: Path, name: str) -> tuple[str, RunConfig]:
+    """The release and the settings of run `name`. The file's other parts are notes for people."""
+    try:
+        file = _object(_json(_read(path)))
+        release = _field(file, "vllm", _text)
+        known: list[str] = []
+        for table in ("runs", "toy_runs"):
+            runs = _field(file, table, _object) if table in file else {}
+            known += runs
+            if name in runs:
+                try:
+                    return release, _field(runs, name, _class(RunConfig))
+                except _Refused as refused:
+                    raise refused.under(table) from None
+    except _Refused as refused:
+        raise refused.at(path, refused.line) from None
+    advice = f"read one of: {', '.join(map(_plain, known)) or '(the file names none)'}"
+    raise RecordingError(path, None, None, f"no run is named {_shown(name)}", advice)
+
+
+# --- Values ---------------------------------------------------------------------------------------
+
+
+def _wrong(wanted: str, value: object) -> _Refused:
+    return _Refused(f"expected {wanted}, found {_shown(value)}", _FORMAT)
+
+
+def _missing(name: str) -> _Refused:
+    return _Refused("missing", "add it, or record the run again").under(name)
+
+
+def _object(value: object) -> dict[str, object]:
+    if isinstance(value, dict):
+        return value
+    raise _wrong("an object", value)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise _wrong("a string", value)
+
+
+def _name(value: object) -> str:
+    if isinstance(value, str) and value:
+        return value
+    raise _wrong("a string that is not empty", value)
+
+
+def _flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise _wrong("true or false", value)
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise _wrong("a whole number of at most 64 bits", value)
+
+
+def _count(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise _wrong("a whole number, 0 or more", value)
+
+
+def _number(value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    raise _wrong("a number", value)
+
+
+def _hash(value: object) -> int | str:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value):
+        return value
+    raise _wrong("a hash (a whole number of 64 bits, or 64 hex digits)", value)
+
+
+def _field(fields: dict[str, object], name: str, decode: Decode[T]) -> T:
+    if name not in fields:
+        raise _missing(name)
+    try:
+        return decode(fields[name])
+    except _Refused as refused:
+        raise refused.under(name) from None
+
+
+@cache
+def _decoder(kind: object) -> Decode[object]:
+    """The function that takes a JSON value to a value of type `kind`."""
+    if kind in _LEAVES:
+        return _LEAVES[kind]
+    if kind == Sampled:
+        tokens = _decoder(Tokens)
+        return lambda value: tokens(value if isinstance(value, list) else [value])
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return _choice(parts)
+    if origin in (Union, UnionType):
+        (some,) = (_decoder(part) for part in parts if part is not NoneType)
+        return lambda value: None if value is None else some(value)
+    if origin is tuple:
+        # Two shapes only: a list of one type, and `ById`, which is an object on the wire.
+        (item, _) = parts
+        inner = get_args(item)
+        if get_origin(item) is tuple and inner[1] is not Ellipsis:
+            return _by_id(_decoder(inner[1]))
+        return _array(item)
+    if isinstance(kind, type) and attrs.has(kind):
+        return _class(kind)
+    raise TypeError(f"no JSON form is defined for the annotation {kind}")
+
+
+def _choice(choices: tuple[object, ...]) -> Decode[object]:
+    wanted = f"one of {', '.join(map(_shown, choices))}"
+
+    def decode(value: object) -> object:
+        if isinstance(value, str) and value in choices:
+            return value
+        raise _wrong(wanted, value)
+
+    return decode
+
+
+def _array(item: object) -> Decode[tuple[object, ...]]:
+    take = _decoder(item)
+
+    def decode(value: object) -> tuple[object, ...]:
+        if not isinstance(value, list):
+            raise _wrong("a list", value)
+        if item == Count and set(map(type, value)) <= {int} and min(value, default=0) >= 0:
+            # Most of a recording is such lists; `type`, not isinstance, keeps booleans out.
+            return tuple(value)
+        found: list[object] = []
+        for position, element in enumerate(value):
+            try:
+                found.append(take(element))
+            except _Refused as refused:
+                raise refused.under(position) from None
+        return tuple(found)
+
+    return decode
+
+
+def _by_id(take: Decode[object]) -> Decode[tuple[tuple[str, object], ...]]:
+    def decode(value: object) -> tuple[tuple[str, object], ...]:
+        fields = _object(value)
+        return tuple([(_name(key), _field(fields, key, take)) for key in fields])
+
+    return decode
+
+
+@cache
+def _table(kind: type) -> dict[str, tuple[str, Decode[object]]]:
+    """For each field on the wire, the attribute of `kind` that it gives, and its decoder."""
+    hints = get_type_hints(kind, include_extras=True)
+    renamed = _RENAMED.get(kind, {})
+    plain = [name for name in hints if name not in _GATHERED.union(renamed.values())]
+    wire = renamed | dict(zip(plain, plain, strict=True))
+    return {key: (name, _decoder(hints[name])) for key, name in wire.items()}
+
+
+def _class(kind: type[A]) -> Decode[A]:
+    """Takes an object to a `kind`: all its attributes (those with a default may be absent)."""
+    make: Callable[..., A] = kind
+    required = {item.name for item in attrs.fields(kind) if item.default is attrs.NOTHING}
+
+    def decode(value: object) -> A:
+        table = _table(kind)
+        made: dict[str, object] = {}
+        for key, item in _object(value).items():
+            if key not in table:
+                raise _Refused("there is no such field", "take it out").under(key)
+            name, take = table[key]
+            if name in made:
+                raise _Refused("given under two names", "keep one of the two").under(key)
+            try:
+                made[name] = take(item)
+            except _Refused as refused:
+                raise refused.under(key) from None
+        if not made.keys() >= required:
+            absent = next(key for key, (name, _) in table.items() if name in required - made.keys())
+            raise _missing(absent)
+        return make(**made)
+
+    return decode
+
+
+# --- Lines of several kinds -----------------------------------------------------------------------
+
+
+def _workload_line(value: object) -> WorkloadLine:
+    line = _object(value)
+    if "abort" in line:
+        return _class(AbortLine)(line)
+    if "reset" in line:
+        return _class(ResetLine)(line)
+    return _class(Arrival)(line)
+
+
+def _step_line(value: object) -> StepLine:
+    """A step line is flat on the wire: its fields tell whether it holds a pass and an outcome."""
+    line = _object(value)
+    pass_, line = _part(PassLine, line)
+    outcome, line = _part(OutcomeLine, line)
+    return attrs.evolve(_class(StepLine)(line), pass_=pass_, outcome=outcome)
+
+
+def _part(kind: type[A], line: dict[str, object]) -> tuple[A | None, dict[str, object]]:
+    """The fields of `line` that belong to `kind`, as one, and the other fields.
+
+    One of them demands all: a line that lost some of a pass is refused, not read as without one.
+    """
+    table = _table(kind)
+    mine = {name: item for name, item in line.items() if name in table}
+    rest = {name: item for name, item in line.items() if name not in table}
+    return (_class(kind)(mine) if mine else None), rest
+
+
+def _event(value: object) -> Event:
+    fields = _object(value)
+    kind = _field(fields, "type", _text)
+    if kind not in _EVENTS:
+        raise _Refused(f"unknown event {_shown(kind)}", _FORMAT).under("type")
+    return _EVENTS[kind]({name: item for name, item in fields.items() if name != "type"})
+
+
+def _cached_hash(value: object) -> CachedHash:
+    match value:
+        case [name, blocks]:
+            return _class(CachedHash)({"hash": name, "blocks": blocks})
+    raise _wrong("a pair [hash, [blocks]]", value)
+
+
+_LEAVES: dict[object, Decode[object]] = {
+    int: _whole,
+    Count: _count,
+    float: _number,
+    bool: _flag,
+    str: _text,
+    Name: _name,
+    BlockHash: _hash,
+    Event: _event,
+    CachedHash: _cached_hash,
+}
+
+_EVENTS: dict[str, Decode[Event]] = {
+    "BlockStored": _class(BlockStored),
+    "BlockRemoved": _class(BlockRemoved),
+    "AllBlocksCleared": _class(AllBlocksCleared),
+}

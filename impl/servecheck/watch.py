@@ -1,0 +1,64 @@
+"""Watch a machine: ask every property after each transition, and count the answers.
+
+A property that falls where the registry says that it falls is *known*; anywhere else it is a
+verdict. Antecedents are counted, so that a report can say how often a property really checked
+something.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from attrs import define, field, frozen
+from servespec.machine import Action, Machine, Transition
+from servespec.properties import HELD, PROPERTIES, Fall, Monitor, Property, Step, step_of
+from servespec.scheduler import State
+
+
+@frozen
+class Fallen:
+    """A property that fell at a step, and whether the registry knows that it does here."""
+
+    property: Property
+    what: str
+    known: bool
+
+    def __str__(self) -> str:
+        return f"{self.property.id} falls: {self.what} ({self.property.statement})"
+
+
+@define
+class Watch:
+    """All properties (or some) over one run of one machine."""
+
+    machine: Machine
+    state: State
+    """Where the run starts."""
+    properties: Iterable[Property] = field(factory=lambda: tuple(PROPERTIES.values()))
+    checked: Counter[str] = field(factory=Counter)
+    """How often the antecedent of each property was true."""
+    _monitors: dict[str, Monitor] = field(init=False)
+    _known: frozenset[str] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.properties = tuple(self.properties)
+        self._monitors = {p.id: p.start(self.machine, self.state) for p in self.properties}
+        config, policy = self.machine.config, self.machine.policy
+        self._known = frozenset(p.id for p in self.properties if p.expected(config, policy))
+
+    def see(self, before: State, action: Action, moved: Transition) -> tuple[Fallen, ...]:
+        """Ask every property about one transition; all that fell."""
+        return self.see_step(step_of(self.machine, before, action, moved))
+
+    def see_step(self, step: Step) -> tuple[Fallen, ...]:
+        fallen: list[Fallen] = []
+        for p in self.properties:
+            self._monitors[p.id], outcome = self._monitors[p.id].after(step)
+            if isinstance(outcome, Fall):
+                fallen.append(Fallen(p, outcome.what, p.id in self._known))
+                self.checked[p.id] += 1
+            elif outcome is HELD:
+                self.checked[p.id] += 1
+        self.state = step.after
+        return tuple(fallen)

@@ -1,0 +1,35 @@
+"""Every property of the specification, by its number: `PROPERTIES`."""
+
+from servespec.properties import history, states, transitions
+from servespec.properties.base import (
+    HELD,
+    REGISTRY,
+    VACUOUS,
+    Fall,
+    Falls,
+    Kind,
+    Monitor,
+    Outcome,
+    Property,
+    Step,
+    step_of,
+)
+
+PROPERTIES: dict[str, Property] = dict(REGISTRY)
+
+__all__ = [
+    "HELD",
+    "PROPERTIES",
+    "VACUOUS",
+    "Fall",
+    "Falls",
+    "Kind",
+    "Monitor",
+    "Outcome",
+    "Property",
+    "Step",
+    "history",
+    "states",
+    "step_of",
+    "transitions",
+]

@@ -1,0 +1,169 @@
+"""What a property is: a named question to a state, a transition or a history.
+
+* **S**, safety: asked of every state.
+* **T**, transition: asked of every (state, action, events, state).
+* **M**, monitor: carries a bounded memory from transition to transition.
+
+The answer has three values. `VACUOUS` says that the antecedent was false: nothing was checked, so
+a property that only ever answers so proves nothing. `HELD` says that it was checked. A `Fall`
+says what is wrong, with the numbers in it.
+
+A property may *fall* under sizes and choices that real engines use: that is knowledge, not noise.
+Its `falls` name the condition, the reason, and a committed trace on which it falls.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from enum import Enum
+from typing import Protocol
+
+from attrs import frozen
+
+from servespec.config import Config
+from servespec.events import Event
+from servespec.machine import Action, Machine, Transition
+from servespec.policy import Policy
+from servespec.pool import Blocks
+from servespec.rules import statement_of
+from servespec.scheduler import State
+
+
+class Kind(Enum):
+    S = "state"
+    T = "transition"
+    M = "monitor"
+
+
+class Answer(Enum):
+    VACUOUS = "vacuous"
+    HELD = "held"
+
+
+VACUOUS, HELD = Answer.VACUOUS, Answer.HELD
+
+
+@frozen
+class Fall:
+    what: str
+
+
+Outcome = Answer | Fall
+
+
+@frozen
+class Step:
+    """One transition of a machine, whole."""
+
+    machine: Machine
+    before: State
+    action: Action
+    after: State
+    events: tuple[Event, ...]
+
+
+def step_of(machine: Machine, before: State, action: Action, moved: Transition) -> Step:
+    """The step that `apply` has just made."""
+    return Step(machine, before, action, moved.state, moved.events)
+
+
+class Monitor(Protocol):
+    """A property under way."""
+
+    def after(self, step: Step) -> tuple[Monitor, Outcome]:
+        """The monitor as it goes on, and its answer to this step."""
+        ...
+
+
+@frozen
+class Falls:
+    """Where a property does not hold, why, and the trace that shows it."""
+
+    under: Callable[[Config, Policy], bool]
+    when: str
+    why: str
+    trace: str
+
+
+@frozen
+class Property:
+    id: str
+    kind: Kind
+    statement: str
+    start: Callable[[Machine, State], Monitor]
+    falls: tuple[Falls, ...] = ()
+
+    def expected(self, config: Config, policy: Policy) -> Falls | None:
+        """None if the property holds under these sizes and choices, else where it falls."""
+        return next((f for f in self.falls if f.under(config, policy)), None)
+
+
+REGISTRY: dict[str, Property] = {}
+
+
+@frozen
+class _Memoryless:
+    check: Callable[[Step], Outcome]
+
+    def after(self, step: Step) -> tuple[Monitor, Outcome]:
+        return self, self.check(step)
+
+
+StateCheck = Callable[[Machine, State], Outcome]
+StepCheck = Callable[[Step], Outcome]
+Start = Callable[[Machine, State], Monitor]
+
+
+def _register(name: str, kind: Kind, said: object, start: Start, falls: tuple[Falls, ...]) -> None:
+    REGISTRY[name] = Property(name, kind, statement_of(said), start, falls)
+
+
+def state_property(name: str, *falls: Falls) -> Callable[[StateCheck], StateCheck]:
+    """Register a property of kind S."""
+
+    def register(check: StateCheck) -> StateCheck:
+        asked = _Memoryless(lambda step: check(step.machine, step.after))
+        _register(name, Kind.S, check, lambda machine, state: asked, falls)
+        return check
+
+    return register
+
+
+def step_property(name: str, *falls: Falls) -> Callable[[StepCheck], StepCheck]:
+    """Register a property of kind T."""
+
+    def register(check: StepCheck) -> StepCheck:
+        asked = _Memoryless(check)
+        _register(name, Kind.T, check, lambda machine, state: asked, falls)
+        return check
+
+    return register
+
+
+def monitor_property(name: str, *falls: Falls) -> Callable[[Start], Start]:
+    """Register a property of kind M by the function that starts it."""
+
+    def register(start: Start) -> Start:
+        _register(name, Kind.M, start, start, falls)
+        return start
+
+    return register
+
+
+def verdict(antecedent: bool, problem: str | None) -> Outcome:
+    """An answer from its two halves."""
+    if problem is not None:
+        return Fall(problem)
+    return HELD if antecedent else VACUOUS
+
+
+def tables(state: State) -> tuple[Blocks, ...]:
+    """Every block table that holds blocks: those of live requests and of deferred releases."""
+    held = tuple(r.table for r in state.live)
+    return held + tuple(t for plan in state.in_flight for t in plan.deferred)
+
+
+def holders(state: State) -> Counter[int]:
+    """How many tables hold each block."""
+    return Counter(b for table in tables(state) for b in table)
