@@ -185,17 +185,20 @@ def fits_alone(machine: Machine, submit: Submit) -> bool:
     )
 
 
-@rule("S", engine="Scheduler.add_request")
+@rule("S", engine="Scheduler.add_request; Processor, prompt length")
 def submit(machine: Machine, state: State, action: Submit) -> Transition:
-    """A request arrives and waits; the id of a living one is not given twice. One that can never
-    fit is queued all the same, or refused, by policy."""
+    """A request arrives and waits; the id of a living one is not given twice. A prompt longer than
+    max_model_len is refused. Any other that can never fit is refused, or queued all the same, by
+    policy."""
     require(
         state.find(action.id) is None,
         f"Submit {action.id!r}",
         "a request with this id is alive",
         "wait until it has left, or choose another id",
     )
-    if choose.refuses_impossible(machine.policy) and not fits_alone(machine, action):
+    too_long = len(action.prompt) > machine.config.max_model_len
+    picky = choose.refuses_impossible(machine.policy)
+    if too_long or (picky and not fits_alone(machine, action)):
         return Transition(state, (Refused(action.id, Reason.IMPOSSIBLE),))
     youngest = max((r.arrival for r in state.live), default=-1)
     arrival = max(youngest, 0) if action.with_last else youngest + 1

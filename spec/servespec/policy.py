@@ -210,10 +210,10 @@ def phases(policy: Policy) -> tuple[Phase, ...]:
 
 
 @rule("A", engine="nano-vllm Scheduler.schedule")
-def shut_out_by_prefill(policy: Policy, scheduled: int) -> bool:
+def shut_out_by_prefill(policy: Policy, admitted: bool) -> bool:
     """Prefill first: a step in which somebody was admitted does nothing else, so its running
     requests wait."""
-    return policy.step_mix is StepMix.PREFILL_FIRST and scheduled > 0
+    return policy.step_mix is StepMix.PREFILL_FIRST and admitted
 
 
 @rule("B", engine="the article's simulate(); any batch server")

@@ -210,7 +210,7 @@ def running_move(p: Pass) -> Move:
     blocks has somebody preempted and tries the same number of tokens again, until it finds them
     or has given way itself."""
     request = p.queue[p.cursor]
-    if choose.shut_out_by_prefill(p.policy, len(p.entries)):
+    if choose.shut_out_by_prefill(p.policy, any(e.admitted for e in p.entries)):
         return Skip(Reason.PREFILL)
     if p.tokens_left == 0:
         return Skip(Reason.NO_TOKENS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import takewhile
 
 from attrs import evolve
 
@@ -25,11 +26,12 @@ from servespec.events import (
     Submitted,
 )
 from servespec.machine import Abort, Complete, Schedule, written
-from servespec.policy import Batching, Memory, Policy, StepMix, Victim
+from servespec.policy import Batching, Policy, StepMix, Victim
 from servespec.pool import Block, Pool
 from servespec.properties.base import Fall, Falls, Outcome, Step, step_property, verdict
 from servespec.properties.fold import Fold, Moment
 from servespec.properties.states import UNSCHEDULED, own_text
+from servespec.request import Request
 from servespec.scheduler import Planned, State
 
 
@@ -81,10 +83,7 @@ def _wrong_hit(step: Step, m: Moment, event: Admitted) -> str | None:
     if request is None:
         return "was admitted and never waited"
     size, policy = step.machine.config.block_size, step.machine.policy
-    limit = choose.hit_limit(policy, request.length, size)
-    longest = 0
-    while longest < min(limit, len(request.keys)) and m.index.get(request.keys[longest]):
-        longest += 1
+    longest = shared_prefix(step, m, request)
     if m.hits != longest:
         return f"{m.hits} blocks are shared, {longest} could be"
     if event.hit_tokens != min(longest * size, request.length - 1):
@@ -205,78 +204,82 @@ def decodes_are_not_starved(step: Step) -> Outcome:
 @step_property("WRK-1")
 def waiting_has_a_reason(step: Step) -> Outcome:
     """A pass that leaves somebody out who runs, or the head of the waiting queue, names the reason,
-    and the reason is true."""
+    and the reason is true at that moment."""
     plan = planned(step)
     if plan is None:
         return verdict(False, None)
-    reasons = {e.id: e.reason for e in step.events if isinstance(e, Skipped)}
+    excused: set[str] = set()
+    spent: dict[str, int] = {}
+    for m in Fold.of(step).moments():
+        match m.event:
+            case Scheduled(id, tokens):
+                spent[id] = tokens
+            case Preempted(id):
+                spent.pop(id, None)
+                excused.add(id)
+            case Skipped(id, reason):
+                left = step.machine.config.max_num_batched_tokens - sum(spent.values())
+                if not _true_reason(step, m, id, reason, left):
+                    return Fall(f"{id} gets nothing, and {reason.name} is not true")
+                excused.add(id)
     served = {e.id for e in plan}
-    left = [r.id for r in (*step.after.running, *step.after.waiting[:1]) if r.id not in served]
-    for request_id in left:
-        if request_id not in reasons:
-            if any(isinstance(e, Preempted) and e.id == request_id for e in step.events):
-                continue
-            return Fall(f"{request_id} gets nothing, and no reason is named")
-        if not _true_reason(step, plan, request_id, reasons[request_id]):
-            return Fall(f"{request_id} gets nothing, and {reasons[request_id].name} is not true")
-    return verdict(bool(left), None)
+    out = [r.id for r in (*step.after.running, *step.after.waiting[:1]) if r.id not in served]
+    silent = [request_id for request_id in out if request_id not in excused]
+    return verdict(bool(out), f"{silent} get nothing, and no reason is named" if silent else None)
 
 
-def _true_reason(step: Step, plan: tuple[Planned, ...], request_id: str, reason: Reason) -> bool:
-    config, policy, after = step.machine.config, step.machine.policy, step.after
-    left = config.max_num_batched_tokens - sum(len(e.tokens) for e in plan)
-    request = after.find(request_id)
+def _true_reason(step: Step, m: Moment, request_id: str, reason: Reason, left: int) -> bool:
+    config, policy = step.machine.config, step.machine.policy
+    request = step.before.find(request_id)
     if request is None:
         return False
-    free = len(after.pool.free)
-    hits = blocks.match(after.pool, policy, request.keys, request.length, config.block_size)
-    rest = request.length - min(len(hits) * config.block_size, request.length - 1)
+    hits = shared_prefix(step, m, request)
+    rest = request.length - min(hits * config.block_size, request.length - 1)
     match reason:
         case Reason.NO_TOKENS:
             return left == 0
         case Reason.MODEL_LENGTH:
             return request.computed >= choose.running_cap(policy, config.max_model_len)
         case Reason.NO_SEATS:
-            return len(after.running) >= config.max_num_seqs
+            return len(m.running) >= config.max_num_seqs
         case Reason.PREEMPTION:
             return any(isinstance(e, Preempted) for e in step.events)
         case Reason.BATCH:
             return bool(step.before.running) and policy.batching is Batching.STATIC
         case Reason.PREFILL:
-            return any(e.admitted for e in plan) and policy.step_mix is StepMix.PREFILL_FIRST
+            return policy.step_mix is StepMix.PREFILL_FIRST and len(m.running) > len(
+                step.before.running
+            )
         case Reason.NO_CHUNKS:
             return not policy.chunked_prefill and rest > left
         case Reason.PADDING:
             return rest == 1 and 1 + config.num_speculative_tokens > left
         case Reason.NO_BLOCKS:
-            most = min(
-                request.length + len(request.drafts) + config.num_lookahead_tokens,
-                config.max_model_len,
-            )
-            return blocks.missing(len(request.table), most, config.block_size) > free
+            return _most_blocks(step, m, request) - len(request.table) > len(m.queue)
         case Reason.NO_ROOM:
-            return free < blocks.demand(
-                after.pool, 0, hits, _most_slots(step, request_id), config.block_size
-            ) + config.watermark_blocks + _still_promised(step)
+            return _most_blocks(step, m, request) - hits > len(m.queue) - config.watermark_blocks
     return False
 
 
-def _most_slots(step: Step, request_id: str) -> int:
-    """An upper bound of what an admission may look at: all that the request can ever use."""
-    request, config = step.after.find(request_id), step.machine.config
-    if request is None or step.machine.policy.memory is Memory.RESERVED:
-        return config.max_model_len
+def shared_prefix(step: Step, m: Moment, request: Request) -> int:
+    """Blocks that a look-up finds at this moment: the longest cached prefix under the cap."""
+    limit = choose.hit_limit(step.machine.policy, request.length, step.machine.config.block_size)
+    found = (bool(m.index.get(key)) for key in request.keys[:limit])
+    return sum(takewhile(bool, found))
+
+
+def _most_blocks(step: Step, m: Moment, request: Request) -> int:
+    """An upper bound of the free blocks that a request can be said to need."""
+    config, policy = step.machine.config, step.machine.policy
     ahead = config.num_speculative_tokens + config.num_lookahead_tokens + 1
     whole = max(request.length, len(request.prompt) + request.max_tokens) + ahead
-    return min(whole, config.max_model_len)
-
-
-def _still_promised(step: Step) -> int:
-    config = step.machine.config
-    return choose.promised(
-        step.machine.policy,
-        (config.blocks_for(config.max_model_len) - len(r.table) for r in step.after.running),
+    whole = min(
+        choose.slots_at_admission(policy, whole, config.max_model_len), config.max_model_len
     )
+    idle = sum(b in m.queue for key in request.keys for b in m.index.get(key, ())[:1])
+    longest = config.blocks_for(config.max_model_len)
+    promised = choose.promised(policy, (longest - len(r.table) for r in m.running))
+    return min(config.blocks_for(whole), longest) + idle + promised
 
 
 @step_property("PRE-1")
