@@ -103,7 +103,7 @@ class Fold:
             case Admitted(id, _, table):
                 self._hold(table[:hits])
                 self.tables[id] = table[:hits]
-                self.running += [r for r in self.step.before.waiting if r.id == id]
+                self.running += [r for r in self.step.before.live if r.id == id]
             case Scheduled(id, _, _, new):
                 self._hold(new)
                 self.tables[id] += new

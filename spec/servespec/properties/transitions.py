@@ -189,6 +189,7 @@ def decodes_are_not_starved(step: Step) -> Outcome:
     if plan is None:
         return verdict(False, None)
     decoding = {r.id for r in step.before.running if not r.prefilling}
+    decoding -= {e.id for e in step.events if isinstance(e, Preempted)}
     prefills = [e for e in plan if e.admitted or e.was_prefilling]
     want = {Reason.NO_TOKENS, Reason.PREFILL}
     left = [
