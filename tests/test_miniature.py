@@ -3,7 +3,7 @@ followed by hand, what it asserts, and its five lines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 import pytest
@@ -37,10 +37,11 @@ from servecheck.miniature import (
     tokens_by_machine,
 )
 from servespec.config import Config
-from servespec.events import BlockRemoved
+from servespec.events import Admitted, BlockRemoved, Event, Scheduled
 from servespec.machine import Machine
+from servespec.plan import Plan, State
 from servespec.policy import MINIATURE, RESERVED, STATIC, HitCap, Policy, Sharing
-from servespec.pool import Block
+from servespec.pool import Block, Blocks, Moved, Pool
 
 THE_ARTICLES_LINES = """\
 block pool: 7 cache hits, 5 evictions, all blocks returned
@@ -51,6 +52,14 @@ speculative decoding: 3.370 tokens per target pass measured, 3.362 expected
 """
 
 
+Results = tuple[PoolLine, BatchLine, BatchLine, MemoryLine, SpeculationLine]
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    return miniature()
+
+
 # --- the whole -----------------------------------------------------------------------------
 
 
@@ -58,8 +67,8 @@ def test_the_machine_prints_the_articles_five_lines() -> None:
     assert "".join(line + "\n" for line in lines()) == THE_ARTICLES_LINES
 
 
-def test_the_numbers_behind_the_lines() -> None:
-    pool, static, continuous, memory, speculation = miniature()
+def test_the_numbers_behind_the_lines(results: Results) -> None:
+    pool, static, continuous, memory, speculation = results
     assert pool == PoolLine(hits=7, evictions=5)
     generated = sum(arrival.output for arrival in _the_stream())
     assert static == BatchLine("static", 343, 137.9, generated / (343 * 8))
@@ -70,8 +79,8 @@ def test_the_numbers_behind_the_lines() -> None:
     )
 
 
-def test_what_the_article_asserts() -> None:
-    pool, static, continuous, memory, speculation = miniature()
+def test_what_the_article_asserts(results: Results) -> None:
+    pool, static, continuous, memory, speculation = results
     assert pool.evictions > 0
     assert continuous.steps <= static.steps
     assert continuous.mean_latency < static.mean_latency
@@ -101,7 +110,11 @@ def test_the_first_draw_by_hand() -> None:
 def test_both_ends_of_a_range_are_drawn() -> None:
     rng = Rng()
     assert {rng.between(3, 6) for _ in range(100)} == {3, 4, 5, 6}
-    assert Rng().tokens(3, 0, 99) == SYSTEM_PROMPT[:3]
+
+
+def test_the_first_draws_are_those_of_the_articles_program() -> None:
+    """Its system prompt, as its C++ program draws it."""
+    assert Rng().tokens(12, 0, 99) == (0, 14, 23, 61, 52, 46, 86, 79, 71, 86, 51, 28)
 
 
 def test_the_stream_draws_gap_output_prompt() -> None:
@@ -116,13 +129,6 @@ def test_the_stream_draws_gap_output_prompt() -> None:
 
 
 # --- block pool ----------------------------------------------------------------------------
-
-SYSTEM_PROMPT = (0, 14, 54, 85, 51, 43, 94, 94, 93, 60, 42, 76)
-"""The first twelve draws of 0 … 99."""
-
-
-def test_the_first_draws_are_the_system_prompt() -> None:
-    assert Rng().tokens(12, 0, 99) == SYSTEM_PROMPT
 
 
 def test_two_prompts_of_one_pass_share_what_they_begin_with() -> None:
@@ -142,7 +148,7 @@ def test_two_prompts_of_one_pass_share_what_they_begin_with() -> None:
 
 
 def test_a_block_is_a_hit_even_where_its_last_token_is_computed_again() -> None:
-    """A prompt of whole blocks that comes again shares both, not the 3 tokens' worth of them."""
+    """A prompt of two whole blocks that comes again shares both, and computes its last token."""
     loop = _loop(MINIATURE, num_blocks=4, block_size=2, max_num_seqs=1)
     hits = []
     for name in ("first", "again"):
@@ -218,6 +224,17 @@ def test_who_arrives_while_a_static_batch_runs_waits_outside() -> None:
     stream = [Arrival(0, 16, 3), Arrival(1, 16, 1)]
     assert batch_line(stream, STATIC, slots=2) == BatchLine("static", 4, 3, 4 / 8)
     assert batch_line(stream, MINIATURE, slots=2) == BatchLine("continuous", 3, 2, 4 / 6)
+
+
+def test_a_scheduler_that_does_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request at the start, of 3 tokens: after 3 steps it must be through."""
+
+    def idle(config: Config, policy: Policy, state: State) -> tuple[State, tuple[Event, ...]]:
+        return evolve(state, in_flight=(Plan(),)), ()
+
+    monkeypatch.setattr("servespec.machine.schedule", idle)
+    with pytest.raises(MiniatureError, match="the stream has not ended after 3 steps"):
+        batch_line([Arrival(0, 16, 3)], MINIATURE)
 
 
 def test_no_prompt_of_the_stream_shares_blocks() -> None:
@@ -320,8 +337,8 @@ def test_the_expectation_is_the_sum_of_its_cases() -> None:
         ),
         (
             lambda: admitted_at_once((100,), MINIATURE, budget=64),
-            "the loop: says no: Refused(subject='0', reason=<Reason.IMPOSSIBLE: "
-            "'it can never fit'>)",
+            "the loop: says no: [Refused(subject='0', reason=<Reason.IMPOSSIBLE: "
+            "'it can never fit'>)]",
         ),
     ],
     ids=["sharing", "steps", "latency", "memory", "speculation", "refused"],
@@ -334,15 +351,64 @@ def test_an_assertion_that_does_not_hold_is_named(
     assert str(raised.value) == complaint
 
 
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda: pool_line(Rng()),
+        lambda: batch_line([Arrival(0, 16, 1)], MINIATURE),
+        lambda: list(tokens_by_machine(Rng(), 1)),
+    ],
+    ids=["pool", "batching", "speculation"],
+)
+def test_a_pool_that_leaks_is_noticed(
+    run: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leak(pool: Pool, policy: Policy, table: Sequence[int]) -> Moved:
+        return Moved(pool)
+
+    monkeypatch.setattr("servespec.pool.release", leak)
+    with pytest.raises(MiniatureError, match="have not come back"):
+        run()
+
+
+@pytest.mark.parametrize(
+    ("saying", "complaint"),
+    [
+        (lambda said: _admitting(said, lambda table: table[:4]), "not of 5 and 5"),
+        (lambda said: _admitting(said, lambda table: table[::-1]), "share no prefix of 3 blocks"),
+        (
+            lambda said: [e for e in said if not isinstance(e, Scheduled)],
+            "0 hits of two prompts, not 3",
+        ),
+        (
+            lambda said: [e for e in said if getattr(e, "id", "") != "first again"],
+            "0 hits of a known prompt, not 4",
+        ),
+        (lambda said: [e for e in said if not isinstance(e, BlockRemoved)], "nothing is evicted"),
+    ],
+    ids=["short tables", "turned tables", "no hits", "no hits again", "no evictions"],
+)
+def test_what_the_machine_says_is_held_against_the_article(
+    saying: Callable[[Iterable[Event]], Iterable[Event]],
+    complaint: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The states are right and what is said of them is not."""
+    schedule = Loop.schedule
+    monkeypatch.setattr(Loop, "schedule", lambda loop: tuple(saying(schedule(loop))))
+    with pytest.raises(MiniatureError, match=complaint):
+        pool_line(Rng())
+
+
 def test_the_hit_cap_makes_no_difference_to_the_article() -> None:
     """None of its prompts that comes again ends with a full block."""
     capped = evolve(MINIATURE, hit_cap=HitCap.LAST_TOKEN)
     assert pool_line(Rng(), capped) == pool_line(Rng(), MINIATURE)
 
 
-def test_results_are_plain_numbers() -> None:
+def test_results_are_plain_numbers(results: Results) -> None:
     """For whoever writes them as JSON."""
-    for result in miniature():
+    for result in results:
         values = [getattr(result, name) for name in fields_dict(type(result))]
         assert all(type(value) in (int, float, str) for value in values)
 
@@ -352,8 +418,13 @@ def test_results_are_plain_numbers() -> None:
 
 def _loop(policy: Policy, num_blocks: int, block_size: int, max_num_seqs: int) -> Loop:
     slots = num_blocks * block_size
-    config = Config(num_blocks, block_size, slots, max(slots, 100), max_num_seqs)
+    config = Config(num_blocks, block_size, slots + 1, 100, max_num_seqs)
     return Loop(Machine(config, policy))
+
+
+def _admitting(said: Iterable[Event], change: Callable[[Blocks], Blocks]) -> list[Event]:
+    """The events, with other block tables for those admitted."""
+    return [evolve(e, blocks=change(e.blocks)) if isinstance(e, Admitted) else e for e in said]
 
 
 def _the_stream() -> tuple[Arrival, ...]:

@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Iterable
 
 from attrs import define, field, frozen
+
 from servespec.machine import Action, Machine, Transition
+from servespec.plan import State
 from servespec.properties import HELD, PROPERTIES, Fall, Monitor, Property, Step, step_of
-from servespec.scheduler import State
 
 
 @frozen

@@ -23,57 +23,27 @@ from attrs import evolve, field, frozen
 
 from servespec import policy as choose
 from servespec import pool as blocks
+from servespec.actions import (
+    Abort,
+    Action,
+    Complete,
+    Discard,
+    Output,
+    ResetCache,
+    Schedule,
+    Submit,
+)
 from servespec.chain import Tokens
 from servespec.config import Config, check, usable_blocks
 from servespec.errors import require
 from servespec.events import Delivered, Event, Finished, Preempted, Reason, Refused, Submitted
+from servespec.moves import published
+from servespec.plan import Plan, Planned, State, let_go, sent_back
 from servespec.policy import Policy, Publish
 from servespec.pool import Pool
-from servespec.request import Request, Submit, arrived, peak, with_output
+from servespec.request import Request, arrived, peak, with_output
 from servespec.rules import rule
-from servespec.scheduler import Plan, Planned, State, let_go, published, schedule, sent_back
-
-
-@frozen
-class Schedule:
-    """Make a plan and put it in flight."""
-
-
-@frozen
-class Output:
-    """What a step brings for one request: accepted drafts and one token more, and the drafts for
-    its next pass. A prefill chunk brings no tokens."""
-
-    id: str
-    tokens: Tokens = ()
-    drafts: Tokens = ()
-
-
-@frozen
-class Complete:
-    """The oldest plan in flight has run."""
-
-    outputs: tuple[Output, ...] = ()
-
-
-@frozen
-class Discard:
-    """The newest plan in flight never ran."""
-
-
-@frozen
-class Abort:
-    id: str
-
-
-@frozen
-class ResetCache:
-    """Forget all that is cached; `preempt_running` first sends back what runs."""
-
-    preempt_running: bool = False
-
-
-Action = Submit | Schedule | Complete | Discard | Abort | ResetCache
+from servespec.scheduler import schedule
 
 
 @frozen
@@ -409,3 +379,22 @@ def _ranked(state: State) -> State:
         )
 
     return evolve(state, waiting=ranked(state.waiting), running=ranked(state.running))
+
+
+__all__ = [
+    "Abort",
+    "Action",
+    "Complete",
+    "Discard",
+    "Machine",
+    "Output",
+    "ResetCache",
+    "Schedule",
+    "State",
+    "Submit",
+    "Transition",
+    "Universe",
+    "acceptable",
+    "fits_alone",
+    "written",
+]

@@ -17,37 +17,11 @@ from __future__ import annotations
 
 from attrs import evolve, frozen
 
-from servespec.chain import PUBLIC, Chain, Namespace, Tokens, extend_keys
+from servespec.actions import Submit
+from servespec.chain import Chain, Namespace, Tokens, extend_keys
 from servespec.config import Config
-from servespec.errors import RequestError
 from servespec.policy import Policy, Sharing
 from servespec.rules import rule
-
-
-@frozen
-class Submit:
-    """Action: a request arrives; `with_last` says that it arrives at the same moment as the
-    youngest live one, otherwise it is younger."""
-
-    id: str
-    prompt: Tokens
-    max_tokens: int
-    namespace: Namespace = PUBLIC
-    priority: int = 0
-    stop: Tokens = ()
-    with_last: bool = False
-
-    def __attrs_post_init__(self) -> None:
-        if not self.prompt:
-            raise RequestError(
-                f"request {self.id!r}", "the prompt is empty", "give at least one token"
-            )
-        if self.max_tokens < 1:
-            raise RequestError(
-                f"request {self.id!r}",
-                f"max_tokens is {self.max_tokens}",
-                "allow at least one token of output",
-            )
 
 
 @frozen

@@ -18,6 +18,11 @@ from pathlib import Path
 from typing import Literal
 
 from attrs import Factory, define, evolve, frozen
+
+from servecheck.recording import model
+from servecheck.recording.digest import hex_hash, short_hash
+from servecheck.recording.read import RecordingError
+from servespec.actions import Submit
 from servespec.chain import Namespace
 from servespec.config import Config
 from servespec.errors import SpecError
@@ -41,13 +46,9 @@ from servespec.machine import (
     Schedule,
     Transition,
 )
+from servespec.plan import Planned, State
 from servespec.policy import VLLM_0_33, Admission, Policy, Sharing, prioritised
-from servespec.request import Request, Submit
-from servespec.scheduler import Planned, State
-
-from servecheck.recording import model
-from servecheck.recording.digest import hex_hash, short_hash
-from servecheck.recording.read import RecordingError
+from servespec.request import Request
 
 Observer = Callable[[State, Action, Transition], None]
 """Is told of every transition: the state before, the action, the outcome."""
@@ -360,9 +361,15 @@ class _Run:
         if not self.wire:
             return
         sent = self.recording.messages[self.messages : self.messages + 1]
-        recorded = tuple(_named(e) for e in sent[0].events) if sent else ()
-        form = any(isinstance(name, str) for e in recorded for name in e[1])
-        specified = tuple(_named(e, whole=form) for e in self.wire)
+        events = sent[0].events if sent else ()
+        whole = any(
+            isinstance(name, str)
+            for e in events
+            if not isinstance(e, model.AllBlocksCleared)
+            for name in e.block_hashes
+        )
+        recorded = tuple(_named(e, whole) for e in events)
+        specified = tuple(_named(e, whole) for e in self.wire)
         for i in range(max(len(recorded), len(specified))):
             self._compare(
                 line,
@@ -473,28 +480,18 @@ def _on_the_wire(events: tuple[Event, ...]) -> Iterator[model.Event]:
                 yield model.AllBlocksCleared()
 
 
-Shown = tuple[str, tuple[object, ...], object]
-
-
-def _named(event: model.Event, whole: bool = True) -> Shown:
+def _named(event: model.Event, whole: bool) -> dict[str, object]:
     """An event as it is compared; `whole` hashes are hex digits, others their low 64 bits."""
 
     def form(name: model.BlockHash | None) -> model.BlockHash | None:
         return int(name, 16) & (2**64 - 1) if isinstance(name, str) and not whole else name
 
-    match event:
-        case model.BlockStored():
-            return (
-                "BlockStored",
-                tuple(form(h) for h in event.block_hashes),
-                (
-                    form(event.parent_block_hash),
-                    event.token_ids,
-                    event.block_size,
-                    event.extra_keys,
-                ),
-            )
-        case model.BlockRemoved():
-            return "BlockRemoved", tuple(form(h) for h in event.block_hashes), None
-        case model.AllBlocksCleared():
-            return "AllBlocksCleared", (), None
+    named: dict[str, object] = {"type": type(event).__name__}
+    if not isinstance(event, model.AllBlocksCleared):
+        named["block_hashes"] = tuple(form(h) for h in event.block_hashes)
+    if isinstance(event, model.BlockStored):
+        named["parent_block_hash"] = form(event.parent_block_hash)
+        named["token_ids"] = event.token_ids
+        named["block_size"] = event.block_size
+        named["extra_keys"] = event.extra_keys
+    return named

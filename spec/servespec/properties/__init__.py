@@ -1,6 +1,6 @@
 """Every property of the specification, by its number: `PROPERTIES`."""
 
-from servespec.properties import history, states, transitions
+from servespec.properties import history, reports, states, transitions
 from servespec.properties.base import (
     HELD,
     REGISTRY,
@@ -29,6 +29,7 @@ __all__ = [
     "Property",
     "Step",
     "history",
+    "reports",
     "states",
     "step_of",
     "transitions",

@@ -24,10 +24,10 @@ from attrs import frozen
 from servespec.config import Config
 from servespec.events import Event
 from servespec.machine import Action, Machine, Transition
+from servespec.plan import State
 from servespec.policy import Policy
 from servespec.pool import Blocks
 from servespec.rules import statement_of
-from servespec.scheduler import State
 
 
 class Kind(Enum):

@@ -26,11 +26,11 @@ from servespec.events import (
     Scheduled,
 )
 from servespec.machine import Complete, Discard
+from servespec.plan import Planned
 from servespec.policy import FreeWalk, Unhashed
 from servespec.pool import Blocks
 from servespec.properties.base import Step, holders
 from servespec.request import Request
-from servespec.scheduler import Planned
 
 
 @frozen

@@ -7,6 +7,7 @@ from attrs import frozen
 from servespec import policy as choose
 from servespec.events import Admitted, BlockRemoved, Finished, Preempted
 from servespec.machine import Complete, Discard, Machine, Schedule
+from servespec.plan import Planned, State
 from servespec.pool import Blocks
 from servespec.properties.base import (
     Monitor,
@@ -15,7 +16,6 @@ from servespec.properties.base import (
     monitor_property,
     verdict,
 )
-from servespec.scheduler import Planned, State
 
 
 def idle_cached(state: State) -> frozenset[int]:

@@ -10,6 +10,7 @@ from servespec import policy as choose
 from servespec.chain import Chain, Namespace, Tokens, link
 from servespec.config import Config, usable_blocks
 from servespec.machine import Machine
+from servespec.plan import State
 from servespec.policy import Memory, Policy, Unhashed
 from servespec.properties.base import (
     HELD,
@@ -21,7 +22,6 @@ from servespec.properties.base import (
     verdict,
 )
 from servespec.request import Request
-from servespec.scheduler import State
 
 
 @state_property("OWN-1")

@@ -1,38 +1,31 @@
-"""Properties of every transition: order, budget, reasons, and what events say."""
+"""Properties of every transition: content, the free queue, and what a pass decides."""
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import takewhile
 
 from attrs import evolve
 
 from servespec import policy as choose
 from servespec import pool as blocks
-from servespec.chain import Chain, Tokens
 from servespec.config import Config
 from servespec.events import (
     Admitted,
     BlockRemoved,
     BlockStored,
-    CacheCleared,
-    Delivered,
-    Finished,
     Preempted,
     Reason,
     Refused,
     Scheduled,
     Skipped,
-    Submitted,
 )
 from servespec.machine import Abort, Complete, Schedule, written
+from servespec.plan import Planned
 from servespec.policy import Batching, Policy, StepMix, Victim
-from servespec.pool import Block, Pool
 from servespec.properties.base import Fall, Falls, Outcome, Step, step_property, verdict
 from servespec.properties.fold import Fold, Moment
 from servespec.properties.states import UNSCHEDULED, own_text
 from servespec.request import Request
-from servespec.scheduler import Planned, State
 
 
 def planned(step: Step) -> tuple[Planned, ...] | None:
@@ -359,108 +352,3 @@ def demand_is_what_is_taken(step: Step) -> Outcome:
         if taken != lost:
             return Fall(f"{taken} blocks were asked for, {lost} left the free queue")
     return verdict(true, None)
-
-
-# --- what events say -----------------------------------------------------------------------
-
-
-def cached(pool: Pool) -> Counter[Chain]:
-    """The multiset of keys that resident blocks carry."""
-    return Counter(block.key for block in pool.blocks if block.key is not None)
-
-
-@step_property("EVT-1")
-def events_tell_the_cache(step: Step) -> Outcome:
-    """Folding a transition's cache events over the multiset of cached keys gives the multiset of
-    keys afterwards. (A reader that keeps a set goes wrong where a copy stays, rule 6.)"""
-    told, true = cached(step.before.pool), False
-    for event in step.events:
-        match event:
-            case BlockStored(_, key, parent):
-                if parent is not key.parent:
-                    return Fall(f"{key!r} is told with parent {parent!r}")
-                told[key] += 1
-            case BlockRemoved(_, key):
-                told[key] -= 1
-            case CacheCleared():
-                told.clear()
-            case _:
-                continue
-        true = True
-    now = cached(step.after.pool)
-    if told != now:
-        return Fall(f"told {dict(told - now)} too much and {dict(now - told)} too little")
-    return verdict(true or bool(now), None)
-
-
-@step_property("END-1")
-def every_end_is_told_once(step: Step) -> Outcome:
-    """A request enters the state with its Submitted event, and leaves it if and only if the
-    transition emits its one Finished event, with the right reason."""
-    before, after = {r.id for r in step.before.live}, {r.id for r in step.after.live}
-    ended = [e for e in step.events if isinstance(e, Finished)]
-    came = {e.id for e in step.events if isinstance(e, Submitted)}
-    if sorted(e.id for e in ended) != sorted(before - after):
-        return Fall(f"{sorted(before - after)} left, {[e.id for e in ended]} were told")
-    if came != after - before:
-        return Fall(f"{sorted(after - before)} came, {sorted(came)} were told")
-    for e in ended:
-        if e.reason is not _end_reason(step, e.id):
-            return Fall(f"{e.id} ended by {_end_reason(step, e.id)}, {e.reason} was told")
-    return verdict(bool(ended) or bool(came), None)
-
-
-def _end_reason(step: Step, request_id: str) -> Reason | None:
-    if isinstance(step.action, Abort):
-        return Reason.ABORT
-    request = step.before.find(request_id)
-    new = [
-        t for e in step.events if isinstance(e, Delivered) and e.id == request_id for t in e.tokens
-    ]
-    if request is None or not new:
-        return None
-    if new[-1] in request.stop:
-        return Reason.STOP
-    full = request.length + len(new) >= step.machine.config.max_model_len
-    return Reason.LENGTH if full or len(request.output) + len(new) >= request.max_tokens else None
-
-
-@step_property("DEL-1")
-def tokens_are_delivered_once(step: Step) -> Outcome:
-    """Delivered positions are exactly those by which the output grew: each once, in order,
-    whatever was preempted, discarded or rejected."""
-    told: dict[str, Tokens] = {}
-    for e in step.events:
-        if isinstance(e, Delivered):
-            request = step.before.find(e.id)
-            if request is None or e.id in told or e.first_position != len(request.output):
-                return Fall(f"{e.id}: {len(e.tokens)} tokens delivered at {e.first_position}")
-            told[e.id] = e.tokens
-    for r in step.after.live:
-        old = step.before.find(r.id)
-        out = () if old is None else old.output
-        if r.output != out + told.get(r.id, ()):
-            return Fall(
-                f"{r.id} has {r.output} after {out}, and {told.get(r.id, ())} was delivered"
-            )
-    return verdict(bool(told), None)
-
-
-# --- ghosts --------------------------------------------------------------------------------
-
-
-def without_ghosts(state: State) -> State:
-    """The state with every content forgotten."""
-    pool = state.pool
-    bare = tuple(Block(b.ref_count, b.key) if b.content else b for b in pool.blocks)
-    return State(Pool(bare, pool.free, pool.index), state.waiting, state.running, state.in_flight)
-
-
-@step_property("GHO-1")
-def ghosts_decide_nothing(step: Step) -> Outcome:
-    """Forgetting all content changes no transition: same events, same state but for content."""
-    bare = without_ghosts(step.before)
-    moved = step.machine.apply(bare, step.action)
-    same = moved.events == step.events
-    same = same and without_ghosts(moved.state) == without_ghosts(step.after)
-    return verdict(bare != step.before, None if same else "content changed the transition")

@@ -1,0 +1,82 @@
+# Needs make, git and Python 3.11 or newer; `make test` or `make fuzz` sets up the rest in .venv, once.
+#
+#   PYTHON=...     the Python to set up with (default: the first that will do, newest first)
+#   FUZZ_ARGS=...  more arguments for `servecheck fuzz`
+#   TEST_ARGS=...  more arguments for pytest; TEST_JOBS=0 runs it in one process
+#   LOCK_ARGS=...  more arguments for `uv pip compile`, such as --upgrade
+
+BIN       := .venv/bin
+TEST_JOBS ?= auto
+UV        ?= uv
+
+.NOTPARALLEL:
+.PHONY: help setup fuzz test types lint format check lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+# The stamp .venv/.ready is written last, so a .venv without it is half made and is made anew; so is
+# one older than the lock or pyproject.toml, one of another PYTHON than the one asked for, one whose
+# Python is gone, and one that came along with a moved or copied tree (its paths lead to the old place).
+# Two makes at once: a lock on this file lets one set up while the other waits, then looks again.
+setup: ## make .venv, if it is not there or not up to date
+	@set -eu; \
+	ready() { \
+	  test -n "$$(find .venv/.ready -newer requirements.lock -newer pyproject.toml 2>/dev/null)" \
+	  && test -x $(BIN)/python && grep -qxF "in $$(pwd -P)" .venv/.ready \
+	  && { test -z "$${PYTHON:-}" || grep -qxF "by $$PYTHON" .venv/.ready; }; \
+	}; \
+	if ready; then exit 0; fi; \
+	if test -n "$${PYTHON:-}"; then set -- "$$PYTHON"; \
+	else set -- python3.14 python3.13 python3.12 python3.11 python3; fi; \
+	python=; venvless=; \
+	for p do \
+	  case $$("$$p" -c 'import sys; print(sys.version_info >= (3, 11)); import ensurepip, venv; print(1)' \
+	    </dev/null 2>/dev/null | tr '\n' ' ') in \
+	    'True 1 ') python=$$p; break;; \
+	    'True ') venvless=$${venvless:-$$p};; \
+	  esac; \
+	done; \
+	if test -z "$$python" && test -n "$$venvless"; then \
+	  v=$$("$$venvless" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
+	  echo "error: $$venvless has no venv module; on Debian or Ubuntu: apt install $$v" >&2; exit 1; \
+	elif test -z "$$python"; then \
+	  echo "error: needs Python 3.11 or newer, found none as: $$*" >&2; exit 1; \
+	fi; \
+	echo "Setting up .venv with $$python, once; this takes a minute or less ..."; \
+	exec 9<Makefile; "$$python" -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX)' || :; \
+	if ready; then exit 0; fi; \
+	rm -rf .venv; \
+	"$$python" -m venv .venv; \
+	pip() { PIP_USER=0 $(BIN)/python -m pip --disable-pip-version-check --no-input -qq "$$@"; }; \
+	pip install --require-hashes -r requirements.lock; \
+	pip install --no-deps --no-build-isolation -e .; \
+	printf '%s\n' "in $$(pwd -P)" "by $$python" >.venv/.ready
+
+fuzz: setup ## fuzz the engine against the specification
+	@$(BIN)/servecheck fuzz $(FUZZ_ARGS)
+
+test: setup ## run the tests
+	@$(BIN)/pytest -n $(TEST_JOBS) --maxprocesses 8 $(TEST_ARGS)
+
+types: setup ## check the types
+	@$(BIN)/mypy --strict
+
+lint: setup ## check style and format
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+
+format: setup ## mend style and format
+	@$(BIN)/ruff check --fix-only
+	@$(BIN)/ruff format
+
+check: lint types test ## all that CI runs
+
+lock: ## make requirements.lock anew from pyproject.toml; needs uv
+	@command -v "$(UV)" >/dev/null || { echo "error: needs uv: pip install uv, or UV=path" >&2; exit 1; }
+	@"$(UV)" pip compile -q --universal --fork-strategy fewest --python-version 3.11 --generate-hashes \
+	  --group dev --custom-compile-command "make lock" $(LOCK_ARGS) -o requirements.lock pyproject.toml
+
+clean: ## remove .venv, caches and builds
+	@rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache dist
+	@find spec impl tests -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,86 @@
+"""The command line: `servecheck COMMAND …`.
+
+Theory of operation. A command is one module in this folder, named as it is typed, whose function
+`command` returns how it ended (`terminal.Exit`) and raises what stops it. Registering it is one
+line in COMMANDS. All modules are imported to show the help, so a command imports what it works
+with inside its function; at the top stand only typer, `terminal`, `options` and the standard
+library. `terminal.settled` turns whatever happens into an exit code.
+
+    main ──▶ settled(typer ──▶ settled(command)) ──▶ 0 holds, 1 falls, 2 bad input, 3 undetermined
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from importlib import import_module
+
+from servecheck.cli import terminal
+
+COMMANDS = (
+    "replay",
+    "miniature",
+)
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """The console script. `args` are those of the process unless given; returns the exit code."""
+    given = list(sys.argv[1:] if args is None else args)
+    terminal.prepare()
+    return terminal.settled(lambda: _run(given or ["--help"]))
+
+
+def _run(args: list[str]) -> int:
+    import typer
+
+    def version(asked: bool) -> None:
+        if asked:
+            terminal.say(f"servecheck {_version()}")
+            raise typer.Exit()
+
+    def servecheck(
+        version: bool = typer.Option(
+            False, "--version", callback=version, is_eager=True, help="Show the version and exit."
+        ),
+    ) -> None:
+        """An executable specification of a serving loop for language models, and what can be
+        checked with it.
+
+        Exit codes: 0 it holds; 1 a property fell, or two sides disagree; 2 bad input or usage;
+        3 undetermined; 130 interrupted.
+        """
+
+    app = typer.Typer(
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # plain help: it needs no rich, and fits any width
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(servecheck)
+    for name in COMMANDS:
+        app.command(name)(_settling(import_module(f"servecheck.cli.{name}").command))
+    # Not `app(...)`: that would install an excepthook of typer's own.
+    code: int = typer.main.get_command(app).main(
+        args, prog_name="servecheck", standalone_mode=False
+    )
+    return code
+
+
+def _settling(command: Callable[..., int]) -> Callable[..., int]:
+    """`command`, settled before typer sees how it ended: typer has its own way with Ctrl-C and
+    closed pipes."""
+
+    @wraps(command)
+    def settling(**options: object) -> int:
+        return terminal.settled(lambda: command(**options))
+
+    return settling
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("servecheck")
+    except PackageNotFoundError:
+        return "(not installed)"

@@ -1,0 +1,1 @@
+"""Fuzzing: random programs of actions, every property asked after each of them."""

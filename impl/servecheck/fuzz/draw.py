@@ -1,0 +1,162 @@
+"""Chance, and the worlds that are drawn from it.
+
+Theory of operation. All chance is one question: a whole number below n (`Chance`). A stream seeded
+by a number answers it, and so does Hypothesis (`servecheck.fuzz.machine`), which then can shrink
+the answers; so everything is drawn such that a smaller answer is a simpler choice. 0 is the profile
+VLLM_0_33, a wide budget, no speculation.
+
+A *world* is a pair of sizes and choices that can go together. A policy is drawn axis by axis, so
+all combinations have a chance, not only those that somebody has named; but half of the worlds are
+profiles, or profiles with few other choices. Sizes are small: with four to eight blocks everything
+that can go wrong with a pool goes wrong soon. They are drawn inside what `servespec.config.check`
+allows, so no world is drawn and thrown away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from random import Random
+from typing import Protocol, TypeVar
+
+from attrs import define, evolve, field
+
+from servespec.config import Config
+from servespec.policy import PROFILES, VLLM_0_33, Memory, Policy, prioritised
+
+PART = 16
+"""Digits in one number: a float must be able to tell all numbers apart."""
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Enum)
+
+
+class Chance(Protocol):
+    """Where all choices come from."""
+
+    def below(self, n: int) -> int:
+        """A whole number from 0 to n - 1, the smaller the simpler; n ≥ 1."""
+        ...
+
+
+@define
+class Seeded:
+    """Chance from a number: the same number, the same choices."""
+
+    seed: int
+    _random: Random = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._random = Random(self.seed)
+
+    def below(self, n: int) -> int:
+        # Not randrange, whose algorithm may change: random() is fixed for a seed.
+        return int(self._random.random() * n)
+
+
+def pick(chance: Chance, values: Sequence[T]) -> T:
+    """One of the values, the first being the simplest."""
+    return values[chance.below(len(values))]
+
+
+def digits(chance: Chance, base: int, length: int) -> tuple[int, ...]:
+    """A tuple of so many numbers below `base`, drawn as one number, or few."""
+    found: tuple[int, ...] = ()
+    while len(found) < length:
+        part = min(length - len(found), PART)
+        number = chance.below(base**part)
+        found += tuple(number // base**i % base for i in range(part))
+    return found
+
+
+# --- policies ------------------------------------------------------------------------------
+
+BASES = (*PROFILES.values(), prioritised(VLLM_0_33))
+"""The policies that others are varied from."""
+
+KEEP = (-1, 12, 0, 0)
+"""How much a policy keeps to its base: wholly; each axis by so many to one; not at all."""
+
+
+def draw_policy(chance: Chance, bases: Sequence[Policy] = BASES) -> Policy:
+    """A profile, a profile varied in few axes, or any value on every axis."""
+    keep = pick(chance, KEEP)
+    base = pick(chance, bases)
+    return base if keep < 0 else varied(chance, base, keep)
+
+
+def varied(chance: Chance, base: Policy, keep: int) -> Policy:
+    """A policy drawn axis by axis; each axis has `keep` extra chances of staying as it is."""
+
+    def axis(usual: E) -> E:
+        others = [value for value in type(usual) if value is not usual]
+        return [usual, *others][max(chance.below(keep + 1 + len(others)) - keep, 0)]
+
+    def switch(usual: bool) -> bool:
+        return usual if chance.below(keep + 2) <= keep else not usual
+
+    return Policy(
+        batching=axis(base.batching),
+        memory=axis(base.memory),
+        sharing=axis(base.sharing),
+        publish=axis(base.publish),
+        lookup=axis(base.lookup),
+        null_block=switch(base.null_block),
+        free_walk=axis(base.free_walk),
+        unhashed=axis(base.unhashed),
+        hit_cap=axis(base.hit_cap),
+        admission=axis(base.admission),
+        impossible=axis(base.impossible),
+        order=axis(base.order),
+        head_of_line=axis(base.head_of_line),
+        readmission=axis(base.readmission),
+        step_mix=axis(base.step_mix),
+        after_preemption=axis(base.after_preemption),
+        chunked_prefill=switch(base.chunked_prefill),
+        running_cap=axis(base.running_cap),
+        victim=axis(base.victim),
+        pad_first_decode=switch(base.pad_first_decode),
+        release=axis(base.release),
+        reset=axis(base.reset),
+    )
+
+
+def fitting(config: Config, policy: Policy) -> Policy:
+    """The policy, changed where these sizes do not allow it."""
+    usable = config.num_blocks - policy.first_block
+    too_long = config.blocks_for(config.max_model_len) > usable
+    return evolve(
+        policy,
+        null_block=policy.null_block and config.num_blocks > 1,
+        memory=Memory.PAGED if too_long else policy.memory,
+        chunked_prefill=policy.chunked_prefill or config.long_prefill_token_threshold > 0,
+    )
+
+
+# --- sizes ---------------------------------------------------------------------------------
+
+
+def draw_config(chance: Chance, policy: Policy) -> Config:
+    """Small sizes that the policy allows."""
+    usable, size = 4 + chance.below(5), pick(chance, (2, 2, 1, 4))
+    gamma = pick(chance, (0, 0, 1, 2, 3))
+    least = 1 + gamma
+    threshold = pick(chance, (0, 0, 0, 1, 2, 4)) if policy.chunked_prefill else 0
+    return Config(
+        num_blocks=usable + policy.first_block,
+        block_size=size,
+        max_model_len=_longest(chance, policy, usable * size),
+        max_num_batched_tokens=16 - chance.below(16 - least + 1),
+        max_num_seqs=4 - chance.below(4),
+        long_prefill_token_threshold=max(threshold, least) if threshold else 0,
+        watermark=pick(chance, (0.0, 0.0, 0.2, 0.4)),
+        num_speculative_tokens=gamma,
+        num_lookahead_tokens=chance.below(gamma + 2) if gamma else 0,
+    )
+
+
+def _longest(chance: Chance, policy: Policy, slots: int) -> int:
+    """max_model_len: around the slots of the pool, or parts of them; reserved, mostly parts."""
+    if policy.memory is Memory.RESERVED:
+        return max(pick(chance, (slots // 2, slots // 3, slots // 4, slots, slots - 1)), 2)
+    return max(pick(chance, (slots, slots - 1, slots + 3, slots // 2, slots // 3)), 2)

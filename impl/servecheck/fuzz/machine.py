@@ -1,0 +1,121 @@
+"""The Hypothesis state machine over the specification.
+
+Theory of operation. Each run draws a world (`draw`), starts a `Walk` in it and fires moves; each
+entry of `MOVES` is a rule, with its condition as precondition, so Hypothesis chooses among enabled
+moves only, leaves some out of each run, and shrinks a run that fails. All draws go through one
+`Chance`, whole numbers below n; there are no bundles, since payloads are relative.
+
+    Hypothesis ──rule──▶ move(walk, Drawn(data)) ──▶ Walk.do ──▶ properties, marks
+                                                        └── PropertyFell ──▶ shrunk, told
+
+A machine class belongs to a `Tally`, which outlives its runs: it counts what all of them did, and
+keeps the shortest program on which each property fell, so that a search that is cut short has
+something to tell. `machine_class` makes one; its `.TestCase` is a test for pytest or unittest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import ClassVar
+
+from attrs import define, field
+from hypothesis import strategies as st
+from hypothesis import target
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from servecheck.fuzz.draw import draw_config, draw_policy, fitting
+from servecheck.fuzz.moves import MOVES, Move
+from servecheck.fuzz.tell import PropertyFell
+from servecheck.fuzz.walk import Walk
+from servecheck.marks import Mark
+from servespec.config import Config
+from servespec.machine import Machine
+from servespec.policy import Policy
+from servespec.properties import PROPERTIES, Property
+
+
+@define
+class Tally:
+    """What all runs of a machine class did, those of the shrinker included."""
+
+    runs: int = 0
+    steps: int = 0
+    """Transitions after which every property was asked."""
+    moves: Counter[str] = field(factory=Counter)
+    marks: Counter[Mark] = field(factory=Counter)
+    checked: Counter[str] = field(factory=Counter)
+    """How often the antecedent of each property was true."""
+    known: Counter[str] = field(factory=Counter)
+    """Falls that the registry knows, by property."""
+    worlds: set[tuple[Config, Policy]] = field(factory=set)
+    falls: dict[str, PropertyFell] = field(factory=dict)
+    """The shortest fall of each property, in the order in which they were found."""
+    possible: set[Mark] = field(factory=set)
+    """Marks whose needs the sizes and choices of some run met."""
+
+    def add(self, walk: Walk) -> None:
+        """Count one run that has ended."""
+        self.runs += 1
+        self.steps += len(walk.actions)
+        self.moves.update(walk.moves)
+        self.marks.update(walk.marks)
+        self.checked.update(walk.watch.checked)
+        self.known.update(walk.known)
+        self.worlds.add((walk.config, walk.policy))
+
+    def keep(self, fall: PropertyFell) -> None:
+        """Keep a fall, if none of its property is shorter."""
+        known = self.falls.get(fall.property_id)
+        if known is None or _size(fall) < _size(known):
+            self.falls[fall.property_id] = fall
+
+
+def _size(fall: PropertyFell) -> tuple[int, int]:
+    return len(fall.actions), len(str(fall))
+
+
+@cache
+def _below(n: int) -> st.SearchStrategy[int]:
+    return st.integers(0, n - 1)
+
+
+@define
+class Drawn:
+    """Chance from Hypothesis."""
+
+    data: st.DataObject
+
+    def below(self, n: int) -> int:
+        return self.data.draw(_below(n)) if n > 1 else 0
+
+
+class ServingMachine(RuleBasedStateMachine):
+    """Random programs over the specification; make a class for use with `machine_class`."""
+
+    config: ClassVar[Config | None] = None
+    policies: ClassVar[tuple[Policy, ...]] = ()
+    vary: ClassVar[bool] = True
+    properties: ClassVar[tuple[Property, ...]] = ()
+    tally: ClassVar[Tally]
+    on_start: ClassVar[Callable[[], None]]
+
+    walk: Walk | None = None
+
+    @initialize(data=st.data())
+    def world(self, data: st.DataObject) -> None:
+        """Draw sizes and choices, as far as they are not given."""
+        type(self).on_start()
+        chance = Drawn(data)
+        policy = self.policy or draw_policy(chance)
+        if self.policy is None and self.config is not None:
+            policy = fitting(self.config, policy)
+        config = self.config or draw_config(chance, policy)
+        self.walk = Walk(Machine(config, policy), self.properties, alphabet=2 + chance.below(2))
+
+    def teardown(self) -> None:
+        """Count the run, and tell Hypothesis how far it came."""
+        if self.walk is None:
+            return
+        self.tally.add(self.walk)

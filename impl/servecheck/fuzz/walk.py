@@ -1,0 +1,235 @@
+"""A walk: one machine under way, and every property asked after each step.
+
+Theory of operation. A `Walk` holds a machine, its state, and what the run has shown so far. Moves
+(`servecheck.fuzz.moves`) drive it by its verbs: `submit`, `schedule`, `complete`, and `do` for any
+other action. What they refer to, such as the text of somebody who was here, is remembered here.
+
+    move(walk, chance) ──▶ Walk.do(action) ──▶ Machine.apply ──▶ Watch.see ──▶ marks_of
+
+To complete a step somebody must say what the model answers. `Walk.model` is a function of the
+whole text, so equal texts go on equally, and who comes back with the answer hits the cache.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import count
+
+from attrs import define, evolve, field, frozen
+
+from servecheck.fuzz.draw import Chance, digits
+from servecheck.fuzz.tell import fell
+from servecheck.marks import Mark, marks_of
+from servecheck.watch import Watch
+from servespec.actions import Submit
+from servespec.chain import Namespace, Token, Tokens
+from servespec.config import Config, usable_blocks
+from servespec.errors import ActionDisabled
+from servespec.events import Delivered, Event, Finished
+from servespec.machine import (
+    Abort,
+    Action,
+    Complete,
+    Machine,
+    Output,
+    Schedule,
+    acceptable,
+    fits_alone,
+)
+from servespec.plan import Planned, State
+from servespec.policy import Policy
+from servespec.properties import PROPERTIES, Property, step_of
+from servespec.request import Request
+
+REMEMBERED = 6
+"""Ended requests whose texts may come back."""
+LONGEST_OUTPUT = 8
+
+CARRIED_OUT = "Every action that the walk holds to be enabled is carried out, and told in full."
+REFUSED = "An action that the state does not offer is refused."
+
+
+@frozen
+class Text:
+    """What somebody had read and written when it was last seen."""
+
+    namespace: Namespace
+    prompt: Tokens
+    whole: Tokens
+
+
+@define
+class Walk:
+    """A machine under way."""
+
+    machine: Machine
+    properties: Iterable[Property] = field(factory=lambda: tuple(PROPERTIES.values()))
+    alphabet: int = 2
+    """Tokens that there are."""
+    state: State = field(init=False)
+    watch: Watch = field(init=False)
+    actions: list[Action] = field(init=False, factory=list)
+    marks: Counter[Mark] = field(init=False, factory=Counter)
+    known: Counter[str] = field(init=False, factory=Counter)
+    """Falls that the registry knows, by property."""
+    moves: Counter[str] = field(init=False, factory=Counter)
+    ended: list[Text] = field(init=False, factory=list)
+    free_ids: list[str] = field(init=False, factory=list)
+    """Ids whose owners have left."""
+    aborted: str | None = field(init=False, default=None)
+    _ids: Iterable[int] = field(init=False, factory=count)
+
+    def __attrs_post_init__(self) -> None:
+        self.state = self.machine.initial()
+        self.watch = Watch(self.machine, self.state, self.properties)
+
+    @property
+    def config(self) -> Config:
+        return self.machine.config
+
+    @property
+    def policy(self) -> Policy:
+        return self.machine.policy
+
+    @property
+    def busy(self) -> bool:
+        """A step is in flight, and no other can be made."""
+        return len(self.state.in_flight) >= self.config.max_steps_in_flight
+
+    # --- steps ---------------------------------------------------------------------------
+
+    def do(self, action: Action) -> None:
+        """Carry out an action that is enabled, and ask every property.
+
+        Raises:
+            PropertyFell: one fell where it is not known to fall.
+        """
+        self.actions.append(action)
+        before = self.state
+        try:
+            moved = self.machine.apply(before, action)
+            fallen = self.watch.see(before, action, moved)
+        except Exception as error:
+            raise self.fall("APPLY-1", CARRIED_OUT, f"{type(error).__name__}: {error}") from error
+        for fall in fallen:
+            if not fall.known:
+                raise self.fall(fall.property.id, fall.property.statement, fall.what)
+            self.known[fall.property.id] += 1
+        self.state = moved.state
+        self.marks.update(marks_of(step_of(self.machine, before, action, moved)))
+        self._remember(before, moved.events)
+
+    def refuses(self, action: Action) -> None:
+        """Try an action that is not enabled."""
+        try:
+            self.machine.apply(self.state, action)
+        except ActionDisabled:
+            return
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+        else:
+            what = "it was carried out"
+        self.actions.append(action)
+        raise self.fall("APPLY-2", REFUSED, what)
+
+    def fall(self, property_id: str, statement: str, what: str) -> AssertionError:
+        """The report of a fall at the last action."""
+        actions = tuple(self.actions)
+        return fell(property_id)(property_id, statement, what, self.config, self.policy, actions)
+
+    def _remember(self, before: State, events: tuple[Event, ...]) -> None:
+        """Keep the texts and the ids of those who left."""
+        told = {e.id: e.tokens for e in events if isinstance(e, Delivered)}
+        for event in events:
+            request = before.find(event.id) if isinstance(event, Finished) else None
+            if request is None:
+                continue
+            whole = request.prompt + request.output + told.get(request.id, ())
+            text = Text(request.namespace, request.prompt, whole)
+            self.ended = [*self.ended[1 - REMEMBERED :], text]
+            self.free_ids = [*self.free_ids[1 - REMEMBERED :], request.id]
+
+    # --- what there is to refer to -------------------------------------------------------
+
+    @property
+    def texts(self) -> tuple[Text, ...]:
+        """Texts of those who are here, then of those who were, the latest first."""
+        live = (Text(r.namespace, r.prompt, r.prompt + r.output) for r in self.state.live)
+        return (*live, *reversed(self.ended))
+
+    def new_id(self) -> str:
+        """An id that nobody had."""
+        number = next(iter(self._ids))
+        letter, turn = chr(ord("a") + number % 26), number // 26
+        return f"{letter}{turn or ''}"
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of a prompt that can be served."""
+        slots = usable_blocks(self.config, self.policy) * self.config.block_size
+        whole = min(self.config.max_model_len - 1, slots)
+        return whole if self.policy.chunked_prefill else min(whole, self.budget)
+
+    @property
+    def budget(self) -> int:
+        return self.config.max_num_batched_tokens
+
+    def tokens(self, chance: Chance, length: int) -> Tokens:
+        return digits(chance, self.alphabet, length)
+
+    # --- what moves are made of ----------------------------------------------------------
+
+    def submit(self, chance: Chance, prompt: Tokens, as_is: Submit | None = None) -> None:
+        """Submit a prompt, cut so that it can be served; `as_is` says how the request differs
+        from a plain one."""
+        prompt = prompt[: max(self.longest, 1)]
+        plain = as_is or Submit("", prompt, 1)
+        wanted = 1 + chance.below(LONGEST_OUTPUT)
+        request = evolve(plain, id=plain.id or self.new_id(), prompt=prompt, max_tokens=wanted)
+        while request.max_tokens > 1 and not fits_alone(self.machine, request):
+            request = evolve(request, max_tokens=request.max_tokens - 1)
+        self.do(request)
+
+    def schedule(self) -> None:
+        """Make a plan, unless as many as may be are in flight."""
+        if not self.busy:
+            self.do(Schedule())
+
+    def complete(self, answer: Callable[[Planned, Request], Output]) -> None:
+        """Let the oldest plan run; if there is none, make one first."""
+        if not self.state.in_flight:
+            self.do(Schedule())
+        outputs = []
+        for entry in self.state.in_flight[0].entries:
+            request = None if entry.cancelled else self.state.find(entry.id)
+            if request is not None and entry.yields:
+                outputs.append(answer(entry, request))
+        self.do(Complete(tuple(outputs)))
+
+    def abort(self, request_id: str) -> None:
+        """Take somebody out."""
+        self.aborted = request_id
+        self.do(Abort(request_id))
+
+    def answer(self, entry: Planned, request: Request, most: int, right: int) -> Output:
+        """What the model says: it accepts `most` drafts at most, as long as they are its own, and
+        of the next drafts the first `right` will be its own."""
+        text = request.prompt + request.output
+        tokens: Tokens = ()
+        for draft in entry.drafts[: min(acceptable(entry), most)]:
+            if draft != self.model(text + tokens):
+                break
+            tokens += (draft,)
+        tokens += (self.model(text + tokens),)
+        ahead: Tokens = ()
+        for at in range(self.config.num_speculative_tokens):
+            ahead += ((self.model(text + tokens + ahead) + (at >= right)) % self.alphabet,)
+        return Output(entry.id, tokens, ahead)
+
+    def model(self, text: Tokens) -> Token:
+        """The next token: a function of the whole text."""
+        value = 7
+        for token in text:
+            value = (value * 5 + token + 1) % 1009
+        return value % self.alphabet
