@@ -241,11 +241,13 @@ def _plan(
     )
 
 
+@rule("35", engine="KVCacheManager.cache_blocks, Scheduler.update_from_output")
 def published(
     pool: Pool, policy: Policy, request: Request, tokens: int, config: Config, moment: Publish
 ) -> tuple[Pool, Request, tuple[Event, ...]]:
-    """Rule 10: publish the full blocks of a request's first `tokens` tokens of known text, if this
-    is the policy's moment for it."""
+    """What a request publishes are the full blocks of its known text: at scheduling up to C and the
+    new tokens, after a step up to C, less what is still in flight. So a block that accepted
+    drafts complete is findable with the output, also that of a request that ends by it."""
     done, upto = request.published, min(tokens // config.block_size, len(request.keys))
     if upto <= done or not choose.published_at(policy, moment):
         return pool, request, ()
@@ -253,11 +255,12 @@ def published(
     return moved.pool, evolve(request, published=upto), moved.events
 
 
-@rule("21", "37", engine="Scheduler._preempt_request")
+@rule("20", "22", engine="Scheduler.schedule, the running loop")
 def preempt(p: Pass, move: Preempt) -> Pass:
-    """A preempted request gives its table back, forgets what was computed and its drafts, keeps
-    its output and waits again. If this pass had already scheduled it, it is scheduled no more
-    and its tokens return to the budget, for those after the one that it gave way to."""
+    """The victim may stand anywhere in the running list. If this pass had already scheduled it, it
+    is scheduled no more and its tokens return to the budget, for those after the request that it
+    gave way to. A request that gives way itself gets nothing, and the pass goes on with the one
+    that moves into its place."""
     require(
         0 <= move.victim < len(p.state.running),
         "Preempt",

@@ -79,8 +79,10 @@ class State:
         return next((r for r in self.live if r.id == request_id), None)
 
 
+@rule("4", "21", "37", engine="Scheduler._preempt_request")
 def sent_back(state: State, policy: Policy, index: int) -> State:
-    """Rule 21: the running request at `index` gives its table back and waits again."""
+    """A preempted request gives its table back, forgets what was computed and its drafts, keeps its
+    output and waits again. A waiting request holds nothing: no block, no reference, no promise."""
     victim = state.running[index]
     running = state.running[:index] + state.running[index + 1 :]
     waits = victim.waits

@@ -277,7 +277,7 @@ def running_cap(policy: Policy, max_model_len: int) -> int:
     return max_model_len - (1 if policy.running_cap is RunningCap.BELOW_MODEL_LENGTH else 0)
 
 
-@rule("19", "20", engine="Scheduler.schedule, the running loop")
+@rule("19", engine="Scheduler.schedule, the running loop")
 def victim(policy: Policy, running: Sequence[Queued]) -> int | None:
     """Who gives way when a running request finds no room: FCFS the last of the running list,
     possibly the request itself; by priority the largest (priority, arrival), among equals the

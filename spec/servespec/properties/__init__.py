@@ -15,7 +15,10 @@ from servespec.properties.base import (
     step_of,
 )
 
-PROPERTIES: dict[str, Property] = dict(REGISTRY)
+PROPERTIES: dict[str, Property] = {
+    p.id: p for kind in Kind for p in REGISTRY.values() if p.kind is kind
+}
+
 
 __all__ = [
     "HELD",

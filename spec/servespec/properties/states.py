@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, takewhile
+from weakref import WeakKeyDictionary
 
 from servespec import policy as choose
 from servespec.chain import Chain, Namespace, Tokens, link
@@ -153,6 +154,39 @@ def content_is_own_text(machine: Machine, state: State) -> Outcome:
                 "holds something else"
             )
     return verdict(any(r.computed for r in state.running), None)
+
+
+_SLOTS: WeakKeyDictionary[Chain, tuple[Chain, ...]] = WeakKeyDictionary()
+
+
+def slots_of(key: Chain) -> tuple[Chain, ...]:
+    """What the slots of a block with this key must hold."""
+    unknown = list(takewhile(lambda node: node not in _SLOTS, key.path()))
+    for node in reversed(unknown):
+        value = None if node.parent is None else _SLOTS[node.parent][-1]
+        held = []
+        for token in node.tokens:
+            value = link(node.namespace, value, (token,))
+            held.append(value)
+        _SLOTS[node] = tuple(held)
+    return _SLOTS[key]
+
+
+@state_property("CON-3", UNSCHEDULED)
+def found_content_is_its_key(machine: Machine, state: State) -> Outcome:
+    """What can be found can be trusted: a block with a key holds, in every slot that no step in
+    flight has still to write, what the key stands for."""
+    pending: set[tuple[int, int]] | None = None
+    for b, block in enumerate(state.pool.blocks):
+        if block.key is None or block.content == slots_of(block.key):
+            continue
+        if pending is None:
+            pending = unwritten(state, machine.config.block_size)
+        for offset, value in enumerate(slots_of(block.key)):
+            there = block.content[offset] if offset < len(block.content) else None
+            if there is not value and (b, offset) not in pending:
+                return Fall(f"slot {offset} of block {b} does not hold what {block.key!r} says")
+    return verdict(bool(state.pool.index.copies), None)
 
 
 @state_property("IDX-1")
