@@ -147,8 +147,8 @@ class Mark(Enum):
     HIT_SAME_PASS = ("a look-up hits a block published in the same pass", AT_SCHEDULE)
     HIT_AMONG_COPIES = ("a look-up hits a key that several blocks carry", SHARED)
     HIT_ENDS_INSIDE = ("a look-up hits some blocks of a text and misses the next", SHARED)
-    CACHED_WHOLE_CAPPED = ("all blocks of a text are cached, the cap spares the last", CAP)
-    CACHED_WHOLE_IN_PLACE = ("all of a text is cached, its last token recomputed in place", NO_CAP)
+    CACHED_BUT_CAPPED = ("all blocks of a text are cached, the cap spares the last", CAP)
+    CACHED_IN_PLACE = ("all of a text is cached, its last token recomputed in place", NO_CAP)
     RESUMED_HITS_OUTPUT = ("a resumed request hits blocks of its own output", SHARED)
     RESUMED_MISSES = ("a resumed request finds nothing of itself", PREEMPTING | RESETS)
 
@@ -173,7 +173,7 @@ class Mark(Enum):
 
     # preemption
     PREEMPTS_DECODE = ("a decode is preempted", PREEMPTING)
-    PREEMPTS_CHUNK = ("a request is preempted inside its prompt", PREEMPTING & CHUNKS)
+    PREEMPTS_CHUNK = ("a request is preempted inside its prompt", PREEMPTING & (CHUNKS | DISCARDS))
     PREEMPTS_ITSELF = ("a request gives way to itself", PREEMPTING)
     PREEMPTS_SCHEDULED = ("a victim was already scheduled in the pass", BY_PRIORITY)
     PREEMPTS_DRAFTS = ("a victim loses its drafts", PREEMPTING & DRAFTS)
@@ -199,9 +199,9 @@ class Mark(Enum):
     # a pass
     EMPTY_PASS = "a pass has nobody to serve"
     STARVED_PASS = "a pass schedules nobody, though somebody is there"
-    CHUNK = ("a pass computes a part of a prompt and yields no token", CHUNKS)
+    CHUNK = ("a pass computes a part of a prompt and yields no token", CHUNKS | DISCARDS)
     LAST_CHUNK = "a pass ends a prompt begun in an earlier one"
-    DECODE_BESIDE_PREFILL = "a decode and a prefill share a pass"
+    DECODE_AND_PREFILL = "a decode and a prefill share a pass"
     BUDGET_SPENT = "a pass uses its token budget exactly up"
     SEATS_TAKEN = "max_num_seqs requests run"
     THRESHOLD_CUTS = ("the long-prefill threshold cuts a prompt", THRESHOLD)
@@ -378,7 +378,7 @@ def _plan(step: Step) -> Iterator[Mark]:
         {
             Mark.EMPTY_PASS: not step.before.live,
             Mark.STARVED_PASS: bool(step.before.live) and not entries,
-            Mark.DECODE_BESIDE_PREFILL: 0 < len(prefills) < len(entries),
+            Mark.DECODE_AND_PREFILL: 0 < len(prefills) < len(entries),
             Mark.BUDGET_SPENT: spent == config.max_num_batched_tokens,
             Mark.SEATS_TAKEN: len(step.after.running) == config.max_num_seqs,
             Mark.POOL_FULL: not step.after.pool.free,
@@ -463,8 +463,8 @@ def _admission(
             Mark.HIT_SAME_PASS: not stored.isdisjoint(hits),
             Mark.HIT_AMONG_COPIES: any(len(c) > 1 for c in copies),
             Mark.HIT_ENDS_INSIDE: 0 < m.hits < min(limit, len(request.keys)),
-            Mark.CACHED_WHOLE_CAPPED: cached and m.hits < len(request.keys),
-            Mark.CACHED_WHOLE_IN_PLACE: cached and m.hits == len(request.keys) > 0,
+            Mark.CACHED_BUT_CAPPED: cached and m.hits < len(request.keys),
+            Mark.CACHED_IN_PLACE: cached and m.hits == len(request.keys) > 0,
             Mark.RESUMED_HITS_OUTPUT: event.hit_tokens > len(request.prompt),
             Mark.RESUMED_MISSES: bool(request.output) and not hits,
             Mark.READMITTED_SAME_PASS: event.id in victims,

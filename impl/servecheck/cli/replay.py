@@ -160,8 +160,9 @@ def _labels(found: list[tuple[Path, bool]]) -> list[str]:
 def _replayed(run: Recording, label: str) -> tuple[Report, list[tuple[str, str]]]:
     """The report, and what to warn of: requests, and why each does not fit even alone."""
     from servecheck.recording.replay import replay
+    from servespec.actions import Action, Schedule
     from servespec.errors import SpecError
-    from servespec.machine import Action, Schedule, Transition
+    from servespec.machine import Transition
     from servespec.plan import State
 
     if not run.steps:
@@ -190,9 +191,9 @@ def _misfits(run: Recording) -> Iterator[tuple[str, str]]:
     """Requests that find no room even with the machine to themselves, and what they lack."""
     from servecheck.recording import Arrival
     from servecheck.recording.replay import config_of, policy_of
+    from servespec.actions import Submit
     from servespec.config import usable_blocks
     from servespec.machine import Machine, fits_alone
-    from servespec.actions import Submit
     from servespec.request import peak
 
     machine = Machine(config_of(run.config), policy_of(run.config))

@@ -213,7 +213,8 @@ def explanation(error: Exception) -> str | None:
 def _give_up_output() -> None:
     """What is still in the buffer goes nowhere, or Python would try once more when it exits."""
     with suppress(OSError, ValueError, AttributeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        out = sys.stdout.fileno()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out)
 
 
 def prepare() -> None:

@@ -133,12 +133,21 @@ def fitting(config: Config, policy: Policy) -> Policy:
     )
 
 
+def draw_world(
+    chance: Chance, config: Config | None = None, policy: Policy | None = None
+) -> tuple[Config, Policy]:
+    """Sizes and choices that go together, as far as they are not given."""
+    choices = policy or draw_policy(chance)
+    sizes = config or draw_config(chance, choices)
+    return sizes, policy or fitting(sizes, choices)
+
+
 # --- sizes ---------------------------------------------------------------------------------
 
 
 def draw_config(chance: Chance, policy: Policy) -> Config:
     """Small sizes that the policy allows."""
-    usable, size = 4 + chance.below(5), pick(chance, (2, 2, 1, 4))
+    usable, size = pick(chance, (4, 4, 5, 6, 7, 8)), pick(chance, (2, 2, 1, 4))
     gamma = pick(chance, (0, 0, 1, 2, 3))
     least = 1 + gamma
     threshold = pick(chance, (0, 0, 0, 1, 2, 4)) if policy.chunked_prefill else 0
@@ -147,7 +156,7 @@ def draw_config(chance: Chance, policy: Policy) -> Config:
         block_size=size,
         max_model_len=_longest(chance, policy, usable * size),
         max_num_batched_tokens=16 - chance.below(16 - least + 1),
-        max_num_seqs=4 - chance.below(4),
+        max_num_seqs=pick(chance, (4, 4, 3, 3, 2, 1)),
         long_prefill_token_threshold=max(threshold, least) if threshold else 0,
         watermark=pick(chance, (0.0, 0.0, 0.2, 0.4)),
         num_speculative_tokens=gamma,
@@ -159,4 +168,4 @@ def _longest(chance: Chance, policy: Policy, slots: int) -> int:
     """max_model_len: around the slots of the pool, or parts of them; reserved, mostly parts."""
     if policy.memory is Memory.RESERVED:
         return max(pick(chance, (slots // 2, slots // 3, slots // 4, slots, slots - 1)), 2)
-    return max(pick(chance, (slots, slots - 1, slots + 3, slots // 2, slots // 3)), 2)
+    return max(pick(chance, (slots, slots, slots - 1, slots + 3, slots // 2)), 2)

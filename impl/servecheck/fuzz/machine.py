@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 from hypothesis import target
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from servecheck.fuzz.draw import draw_config, draw_policy, fitting
-from servecheck.fuzz.moves import MOVES, Move
+from servecheck.fuzz.draw import draw_world
+from servecheck.fuzz.moves import MOVES, Move, fire
 from servecheck.fuzz.tell import PropertyFell
 from servecheck.fuzz.walk import Walk
 from servecheck.marks import Mark
@@ -52,8 +52,6 @@ class Tally:
     worlds: set[tuple[Config, Policy]] = field(factory=set)
     falls: dict[str, PropertyFell] = field(factory=dict)
     """The shortest fall of each property, in the order in which they were found."""
-    possible: set[Mark] = field(factory=set)
-    """Marks whose needs the sizes and choices of some run met."""
 
     def add(self, walk: Walk) -> None:
         """Count one run that has ended."""
@@ -91,31 +89,82 @@ class Drawn:
         return self.data.draw(_below(n)) if n > 1 else 0
 
 
+def nothing() -> None:
+    """The hook of a machine that nobody waits for."""
+
+
 class ServingMachine(RuleBasedStateMachine):
-    """Random programs over the specification; make a class for use with `machine_class`."""
+    """Random programs over the specification. `machine_class` makes classes to run."""
 
     config: ClassVar[Config | None] = None
-    policies: ClassVar[tuple[Policy, ...]] = ()
-    vary: ClassVar[bool] = True
+    policy: ClassVar[Policy | None] = None
     properties: ClassVar[tuple[Property, ...]] = ()
-    tally: ClassVar[Tally]
-    on_start: ClassVar[Callable[[], None]]
+    tally: ClassVar[Tally] = Tally()
+    before_run: ClassVar[Callable[[], None]] = nothing
 
-    walk: Walk | None = None
+    def __init__(self) -> None:
+        super().__init__()
+        self.walk: Walk | None = None
 
     @initialize(data=st.data())
     def world(self, data: st.DataObject) -> None:
         """Draw sizes and choices, as far as they are not given."""
-        type(self).on_start()
+        type(self).before_run()
         chance = Drawn(data)
-        policy = self.policy or draw_policy(chance)
-        if self.policy is None and self.config is not None:
-            policy = fitting(self.config, policy)
-        config = self.config or draw_config(chance, policy)
-        self.walk = Walk(Machine(config, policy), self.properties, alphabet=2 + chance.below(2))
+        machine = Machine(*draw_world(chance, self.config, self.policy))
+        self.walk = Walk(machine, self.properties, alphabet=2 + chance.below(2))
 
     def teardown(self) -> None:
         """Count the run, and tell Hypothesis how far it came."""
-        if self.walk is None:
-            return
-        self.tally.add(self.walk)
+        if self.walk is not None:
+            self.tally.add(self.walk)
+            target(float(len(self.walk.marks)), label="marks")
+
+
+def _method(kind: Move) -> Callable[[ServingMachine, st.DataObject], None]:
+    """The method that a rule calls."""
+
+    def carry_out(self: ServingMachine, data: st.DataObject) -> None:
+        assert self.walk is not None
+        try:
+            fire(kind, self.walk, Drawn(data))
+        except PropertyFell as fall:
+            self.tally.keep(fall)
+            raise
+
+    carry_out.__name__ = carry_out.__qualname__ = kind.name
+    carry_out.__doc__ = kind.fire.__doc__
+    return carry_out
+
+
+def _enabled(kind: Move) -> Callable[[ServingMachine], bool]:
+    return lambda self: self.walk is not None and kind.enabled(self.walk)
+
+
+for _kind in MOVES.values():
+    _rule = precondition(_enabled(_kind))(rule(data=st.data())(_method(_kind)))
+    setattr(ServingMachine, _kind.name, _rule)
+
+
+def machine_class(
+    config: Config | None = None,
+    policy: Policy | None = None,
+    properties: Iterable[Property] | None = None,
+    tally: Tally | None = None,
+    before_run: Callable[[], None] = nothing,
+) -> type[ServingMachine]:
+    """A state machine class, over given sizes and choices or over all of them.
+
+    `properties` are all unless given. `before_run` is called when a run begins, and may end the
+    search by an exception that is no Exception.
+    """
+    chosen = tuple(PROPERTIES.values() if properties is None else properties)
+    body = {
+        "config": config,
+        "policy": policy,
+        "properties": chosen,
+        "tally": Tally() if tally is None else tally,
+        "before_run": staticmethod(before_run),
+        "__module__": __name__,
+    }
+    return type("ServingMachine", (ServingMachine,), body)

@@ -18,11 +18,11 @@ from typing import Protocol
 from attrs import frozen
 
 from servecheck.fuzz.draw import Chance, digits, pick
-from servecheck.fuzz.walk import Walk
+from servecheck.fuzz.walk import Text, Walk
 from servespec.actions import Submit
 from servespec.chain import PUBLIC, Namespace, Tokens
 from servespec.config import usable_blocks
-from servespec.machine import Abort, Complete, Discard, Output, ResetCache, Schedule
+from servespec.machine import Abort, Action, Complete, Discard, Output, ResetCache, Schedule
 from servespec.plan import Planned
 from servespec.request import Request
 
@@ -75,6 +75,16 @@ def move(when: When) -> Callable[[Fire], Fire]:
     return register
 
 
+def fire(move: Move, walk: Walk, chance: Chance) -> None:
+    """Carry a move out, and count it.
+
+    Raises:
+        PropertyFell: a property fell where it is not known to fall.
+    """
+    walk.moves[move.name] += 1
+    move.fire(walk, chance)
+
+
 # --- conditions ----------------------------------------------------------------------------
 
 
@@ -95,8 +105,9 @@ def idle(walk: Walk) -> bool:
     return not walk.state.in_flight
 
 
-def flying(walk: Walk) -> bool:
-    return bool(walk.state.in_flight)
+def gone(walk: Walk) -> tuple[str, ...]:
+    """Ids of those who have left, and nobody else has, the last first."""
+    return tuple(i for i in reversed(walk.free_ids) if walk.state.find(i) is None)
 
 
 def drafting(walk: Walk) -> bool:
@@ -188,14 +199,6 @@ def submit_diverging(walk: Walk, chance: Chance) -> None:
     walk.submit(chance, (*text.whole[:at], other, *text.whole[at + 1 :]), _in(text.namespace))
 
 
-@move(known_text)
-def submit_elsewhere(walk: Walk, chance: Chance) -> None:
-    """A recent text in another namespace."""
-    text = pick(chance, walk.texts)
-    others = [n for n in (*NAMESPACES, PUBLIC) if n != text.namespace]
-    walk.submit(chance, text.whole, _in(pick(chance, others)))
-
-
 def _in(namespace: Namespace) -> Submit:
     return Submit("", (0,), 1, namespace=namespace)
 
@@ -205,9 +208,11 @@ def _in(namespace: Namespace) -> Submit:
 
 @move(room)
 def submit_apart(walk: Walk, chance: Chance) -> None:
-    """A prompt in a namespace."""
-    prompt = walk.tokens(chance, 1 + chance.below(6))
-    walk.submit(chance, prompt, _in(pick(chance, NAMESPACES)))
+    """A recent text in another namespace, or a new one in any but the public."""
+    recent = walk.texts[:1]
+    text = pick(chance, recent) if recent else Text(PUBLIC, walk.tokens(chance, 3), ())
+    others = [n for n in (*NAMESPACES, PUBLIC) if n != text.namespace]
+    walk.submit(chance, text.whole or text.prompt, _in(pick(chance, others)))
 
 
 @move(known_text)
@@ -235,16 +240,11 @@ def submit_stopping(walk: Walk, chance: Chance) -> None:
     walk.submit(chance, prompt, Submit("", (0,), 1, stop=(stop,)))
 
 
-@move(lambda walk: room(walk) and _id_to_reuse(walk) is not None)
+@move(lambda walk: room(walk) and bool(gone(walk)))
 def submit_namesake(walk: Walk, chance: Chance) -> None:
     """A request with the id of the last who left."""
     prompt = walk.tokens(chance, 1 + chance.below(6))
-    walk.submit(chance, prompt, Submit(_id_to_reuse(walk) or "", (0,), 1))
-
-
-def _id_to_reuse(walk: Walk) -> str | None:
-    free = (i for i in reversed(walk.free_ids) if walk.state.find(i) is None)
-    return next(free, None)
+    walk.submit(chance, prompt, Submit(gone(walk)[0], (0,), 1))
 
 
 # --- the loop goes on ----------------------------------------------------------------------
@@ -256,7 +256,7 @@ def schedule(walk: Walk, chance: Chance) -> None:
     walk.schedule()
 
 
-@move(always)
+@move(somebody)
 def complete_as_model(walk: Walk, chance: Chance) -> None:
     """A step as the model answers; so many of the next drafts will be right."""
     right = chance.below(walk.config.num_speculative_tokens + 1)
@@ -275,7 +275,7 @@ def turns(walk: Walk, chance: Chance) -> None:
             break
 
 
-@move(always)
+@move(lambda walk: somebody(walk) or not idle(walk))
 def complete_drawn(walk: Walk, chance: Chance) -> None:
     """A step whose every token is drawn."""
 
@@ -308,12 +308,6 @@ def _accepting(walk: Walk, entry: Planned, request: Request) -> Output:
     drafts = entry.drafts if min(entry.drafts, default=0) >= 0 else ()
     said = walk.answer(entry, request, 0, walk.config.num_speculative_tokens)
     return Output(entry.id, (*drafts, *said.tokens), said.drafts)
-
-
-@move(drafting)
-def complete_rejecting(walk: Walk, chance: Chance) -> None:
-    """A step that rejects every draft, and proposes as many again."""
-    walk.complete(lambda entry, request: walk.answer(entry, request, 0, 0))
 
 
 @move(somebody)
@@ -351,56 +345,39 @@ def abort_running(walk: Walk, chance: Chance) -> None:
     walk.abort(pick(chance, resting(walk)).id)
 
 
-@move(lambda walk: bool(in_flight(walk)))
+@move(somebody)
 def abort_in_flight(walk: Walk, chance: Chance) -> None:
-    walk.abort(pick(chance, in_flight(walk)).id)
+    """Somebody whose step is in flight, if that step has anybody."""
+    walk.schedule()
+    if flying := in_flight(walk):
+        walk.abort(pick(chance, flying).id)
 
 
-@move(lambda walk: walk.aborted is not None and walk.state.find(walk.aborted) is None)
-def abort_twice(walk: Walk, chance: Chance) -> None:
-    """The last who was aborted, once more."""
-    walk.abort(walk.aborted or "nobody")
+@move(lambda walk: bool(walk.free_ids) and not isinstance(walk.actions[-1], Abort))
+def abort_gone(walk: Walk, chance: Chance) -> None:
+    """Somebody who has left, or who never was."""
+    walk.abort(pick(chance, (*gone(walk)[:1], "nobody")))
 
 
-@move(always)
-def abort_unknown(walk: Walk, chance: Chance) -> None:
-    walk.do(Abort("nobody"))
-
-
-@move(always)
+@move(lambda walk: bool(walk.state.pool.index.copies or walk.state.running))
 def reset(walk: Walk, chance: Chance) -> None:
-    walk.do(ResetCache(preempt_running=False))
-
-
-@move(always)
-def reset_preempting(walk: Walk, chance: Chance) -> None:
-    walk.do(ResetCache(preempt_running=True))
+    walk.do(ResetCache(preempt_running=bool(chance.below(2))))
 
 
 # --- what must be refused ------------------------------------------------------------------
 
 
-@move(somebody)
-def refuses_living_id(walk: Walk, chance: Chance) -> None:
-    walk.refuses(Submit(pick(chance, walk.state.live).id, (0,), 1))
-
-
-@move(lambda walk: walk.busy)
-def refuses_schedule(walk: Walk, chance: Chance) -> None:
-    walk.refuses(Schedule())
-
-
-@move(lambda walk: idle(walk) or not walk.machine.can_discard)
-def refuses_discard(walk: Walk, chance: Chance) -> None:
-    walk.refuses(Discard())
-
-
 @move(always)
-def refuses_complete(walk: Walk, chance: Chance) -> None:
-    """Outputs that the plan cannot have: of nobody, too few, or too many drafts accepted."""
-    entry = next(iter(in_flight(walk)), None)
-    stray: Tokens = (0,) * (walk.config.num_speculative_tokens + 2)
-    output = Output("nobody", (0,))
-    if entry is not None and chance.below(2):
-        output = Output(entry.id, stray if entry.yields else (0,))
-    walk.refuses(Complete((output,)))
+def refused(walk: Walk, chance: Chance) -> None:
+    """An action that the state does not offer."""
+    offered: list[Action] = [Complete((Output("nobody", (0,)),))]
+    if walk.busy:
+        offered.append(Schedule())
+    if idle(walk) or not walk.machine.can_discard:
+        offered.append(Discard())
+    if somebody(walk):
+        offered.append(Submit(walk.state.live[-1].id, (0,), 1))
+    for entry in in_flight(walk)[:1]:  # more drafts than there are, or a token of a chunk
+        stray: Tokens = (0,) * (len(entry.drafts) + 2) if entry.yields else (0,)
+        offered.append(Complete((Output(entry.id, stray),)))
+    walk.refuses(pick(chance, offered))

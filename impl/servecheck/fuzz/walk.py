@@ -77,7 +77,6 @@ class Walk:
     ended: list[Text] = field(init=False, factory=list)
     free_ids: list[str] = field(init=False, factory=list)
     """Ids whose owners have left."""
-    aborted: str | None = field(init=False, default=None)
     _ids: Iterable[int] = field(init=False, factory=count)
 
     def __attrs_post_init__(self) -> None:
@@ -209,7 +208,6 @@ class Walk:
 
     def abort(self, request_id: str) -> None:
         """Take somebody out."""
-        self.aborted = request_id
         self.do(Abort(request_id))
 
     def answer(self, entry: Planned, request: Request, most: int, right: int) -> Output:

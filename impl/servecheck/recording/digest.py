@@ -8,6 +8,9 @@ thus a function of the same triple that `servespec.chain` interns, and is kept b
 as long as the link lives (weakly: a memo must not keep a finished request's text alive).
 
 The root is that of an engine started without PYTHONHASHSEED; with it, *all* hashes differ.
+
+No recording shows how the engine hashes under an adapter. A trace must name such a block as well,
+and compares its names with nobody's: `content_name` gives it a hash of our own there.
 """
 
 from __future__ import annotations
@@ -17,10 +20,14 @@ from weakref import WeakKeyDictionary
 
 import cbor2
 
-from servespec.chain import Chain
+from servespec.chain import Chain, Namespace
 
 ROOT = sha256(cbor2.dumps("vllm-none-hash", canonical=True)).digest()
 """Stands for the parent of a first block; 32 bytes."""
+
+OWN_ROOT = sha256(cbor2.dumps("servecheck-none-hash", canonical=True)).digest()
+"""Stands for it under a namespace whose hash no recording shows, so that no name of ours can be
+one of the engine's."""
 
 _KNOWN: WeakKeyDictionary[Chain, bytes] = WeakKeyDictionary()
 
@@ -32,14 +39,28 @@ def digest(chain: Chain) -> bytes:
     an empty salt (the engine takes it for none, the specification does not). Guessing would let
     two tenants share a hash.
     """
-    namespace = chain.namespace
-    if namespace.adapter is not None or namespace.salt == "":
+    if not _recorded(chain.namespace):
         raise ValueError(
-            f"no recording shows how vLLM 0.33.0 hashes a block under {namespace}; "
+            f"no recording shows how vLLM 0.33.0 hashes a block under {chain.namespace}; "
             "use a namespace without an adapter, whose salt is None or not empty"
         )
-    unknown: list[Chain] = []
+    return _along(chain)
+
+
+def _recorded(namespace: Namespace) -> bool:
+    return namespace.adapter is None and namespace.salt != ""
+
+
+def _along(chain: Chain) -> bytes:
+    """The digest of `chain`, after those of its ancestors that are not known yet."""
+    namespace = chain.namespace
+    extra: list[list[str | None]] | None = None
     found = ROOT
+    if not _recorded(namespace):
+        found, extra = OWN_ROOT, [["namespace", namespace.adapter, namespace.salt]]
+    elif namespace.salt is not None:
+        extra = [["cache_salt", namespace.salt]]
+    unknown: list[Chain] = []
     for link in chain.path():
         known = _KNOWN.get(link)
         if known is not None:
@@ -47,9 +68,8 @@ def digest(chain: Chain) -> bytes:
             break
         unknown.append(link)
     for link in reversed(unknown):
-        salted = link.parent is None and namespace.salt is not None
-        extra = [["cache_salt", namespace.salt]] if salted else None
-        found = sha256(cbor2.dumps([found, link.tokens, extra], canonical=True)).digest()
+        said = extra if link.parent is None else None
+        found = sha256(cbor2.dumps([found, link.tokens, said], canonical=True)).digest()
         _KNOWN[link] = found
     return found
 
@@ -57,6 +77,11 @@ def digest(chain: Chain) -> bytes:
 def hex_hash(chain: Chain) -> str:
     """The whole digest as 64 hex digits: how a run with byte hashes shows it."""
     return digest(chain).hex()
+
+
+def content_name(chain: Chain) -> str:
+    """64 hex digits that no other (adapter, salt, tokens) has: `hex_hash`, where there is one."""
+    return _along(chain).hex()
 
 
 def event_hash(chain: Chain) -> int:

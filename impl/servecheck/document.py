@@ -1,0 +1,176 @@
+"""`spec/README.md`, made from the registers: the rules, the properties, where they fall.
+
+Nothing about a rule or a property is written twice. The statement of a rule is the docstring of
+the function that is the rule; the statement of a property, that of its check; whether a property
+holds under a profile follows from the conditions under which the registry says that it falls.
+`python -m servecheck.document` writes the file, `--check` only says whether it is stale.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import servespec
+from servespec.config import Config
+from servespec.policy import PROFILES, Policy, prioritised
+from servespec.properties import PROPERTIES, Falls, Property
+from servespec.rules import RULES, Rule, statement_of
+
+READING_ORDER = (
+    "chain",
+    "config",
+    "policy",
+    "events",
+    "pool",
+    "cache",
+    "actions",
+    "request",
+    "plan",
+    "moves",
+    "scheduler",
+    "machine",
+)
+"""Modules of the specification, each built on those before it."""
+
+INTRODUCTION = """\
+# The specification
+
+What a serving loop for language models must do, as a pure state machine: frozen values and
+functions from a state and an action to the next state and its events. It needs the standard
+library and attrs. This file is made from the code by `make docs`; do not edit it.
+
+## How to read it
+
+Read the modules in this order. A reader who wants paged memory with prefix sharing only can stop
+after `cache`.
+
+{modules}
+
+A *rule* says what happens; it is one function, marked with its number. Numbers 1 to 37 are pinned
+by recordings of vLLM 0.33.0's own scheduler (`traces/vllm-0.33.0/`); letters are rules of other
+policies and of the machine itself. A *choice* is a rule that engines make differently: it is one
+axis of `servespec.policy.Policy`, and `policy.py` is the only code that looks at an axis. A
+*property* says what must be true of every state (S), every transition (T) or every history (M).
+
+Type-check it, or your own code against it, with `mypy --strict -p servespec`.
+
+## Rules
+
+| rule | statement | function | mirrors |
+| --- | --- | --- | --- |
+{rules}
+
+## Properties
+
+| property | kind | statement | {profiles} |
+| --- | --- | --- | {dashes} |
+{properties}
+
+## Where properties fall
+
+A real engine may break a property. Then that is knowledge: each condition below has a committed
+trace in `traces/falls/` that must go on falling.
+
+| property | when | why | trace |
+| --- | --- | --- | --- |
+{falls}
+"""
+
+
+def modules() -> Iterator[str]:
+    """One line a module: its name and the first sentence of its docstring."""
+    for name in READING_ORDER:
+        said = statement_of(import_module(f"servespec.{name}"))
+        yield f"1. `{name}.py` — {said}"
+
+
+def rule_rows() -> Iterator[str]:
+    """One row a function: numbers first, in order; then letters."""
+    of: dict[str, list[Rule]] = {}
+    for rule in sorted(RULES, key=_order):
+        of.setdefault(rule.function, []).append(rule)
+    for place, rules in of.items():
+        numbers = ", ".join(rule.number for rule in rules)
+        name = place.removeprefix("servespec.")
+        yield f"| {numbers} | {_cell(rules[0].statement)} | `{name}` | {_cell(rules[0].engine)} |"
+
+
+def _order(rule: Rule) -> tuple[bool, int, str]:
+    number = rule.number
+    return not number.isdigit(), int(number) if number.isdigit() else 0, number
+
+
+def property_rows() -> Iterator[str]:
+    for p in PROPERTIES.values():
+        cells = " | ".join(standing(p, policy) for policy in PROFILES.values())
+        yield f"| {p.id} | {p.kind.name} | {_cell(p.statement)} | {cells} |"
+
+
+def fall_rows() -> Iterator[str]:
+    for p in PROPERTIES.values():
+        for f in p.falls:
+            yield f"| {p.id} | {_cell(f.when)} | {_cell(f.why)} | `{f.trace}` |"
+
+
+def standing(p: Property, policy: Policy) -> str:
+    """*holds*, *falls*, or *falls when …* for the variants of a profile: by priority, with
+    drafts."""
+    plain, drafts = _sizes(0), _sizes(1)
+    if p.expected(plain, policy) is not None:
+        return "**falls**"
+    variants = ((drafts, policy), (plain, prioritised(policy)))
+    found = (p.expected(config, variant) for config, variant in variants)
+    when: dict[str, Falls] = {f.when: f for f in found if f is not None}
+    return "holds" if not when else "falls when " + "; or ".join(_cell(w) for w in when)
+
+
+def _sizes(gamma: int) -> Config:
+    """Any sizes with γ drafts."""
+    return Config(
+        num_blocks=8,
+        block_size=2,
+        max_model_len=8,
+        max_num_batched_tokens=8,
+        max_num_seqs=2,
+        num_speculative_tokens=gamma,
+    )
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def document() -> str:
+    """The whole file."""
+    return INTRODUCTION.format(
+        modules="\n".join(modules()),
+        rules="\n".join(rule_rows()),
+        profiles=" | ".join(PROFILES),
+        dashes=" | ".join("---" for _ in PROFILES),
+        properties="\n".join(property_rows()),
+        falls="\n".join(fall_rows()),
+    )
+
+
+def place() -> Path:
+    """Where the file stands in a checkout."""
+    return Path(servespec.__file__).resolve().parents[1] / "README.md"
+
+
+def main(arguments: list[str]) -> int:
+    """Write the file; or, with `--check`, say whether it is stale."""
+    made, there = document(), place()
+    if arguments == ["--check"]:
+        stale = not there.exists() or there.read_text(encoding="utf-8") != made
+        print("spec/README.md is stale: run `make docs`" if stale else "spec/README.md is true")
+        return int(stale)
+    there.write_text(made, encoding="utf-8")
+    print(f"wrote {there}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,143 @@
+"""The fast engine as a state of the specification, and back.
+
+Theory of operation. `abstraction` reads an engine and says which state of the machine it is in;
+`from_state` builds an engine that is in a given state. Content is a ghost that no engine has, so
+states are compared without it. Refinement is then two equations:
+
+* REF-1: abstraction(e after a) = machine's state after a, from abstraction(e); with equal events,
+  and `a` refused by both or by neither;
+* REF-2: e and from_state(abstraction(e)) go on equally, whatever comes.
+"""
+
+from __future__ import annotations
+
+from servecheck.engines.fast.engine import FastEngine, FastPlan, FastPlanned, FastRequest
+from servecheck.engines.fast.trie import Node
+from servespec.actions import Submit
+from servespec.chain import Chain
+from servespec.config import Config
+from servespec.plan import Plan, Planned, State
+from servespec.policy import Policy
+from servespec.pool import Block, Index, Pool
+from servespec.request import Request
+
+
+def abstraction(engine: FastEngine) -> State:
+    """The state of the machine that this engine is in, without content."""
+    pool = engine.pool
+    blocks = tuple(
+        Block(count, None if name is None else name.chain)
+        for count, name in zip(pool.ref, pool.names, strict=True)
+    )
+    carried = {name for name in pool.names if name is not None}
+    index = Index({name.chain: name.copies for name in carried})
+    live = engine.running + engine.waiting
+    ranks = {a: i for i, a in enumerate(sorted({r.arrival for r in live}))}
+    return State(
+        Pool(blocks, tuple(pool.queue()), index),
+        tuple(_request(r, ranks) for r in engine.waiting),
+        tuple(_request(r, ranks) for r in engine.running),
+        tuple(
+            Plan(
+                tuple(_planned(e) for e in plan.entries),
+                tuple(tuple(table) for table in plan.deferred),
+            )
+            for plan in engine.in_flight
+        ),
+    )
+
+
+def _request(r: FastRequest, ranks: dict[int, int]) -> Request:
+    return Request(
+        r.id,
+        r.namespace,
+        tuple(r.text[: r.prompt]),
+        r.max_tokens,
+        r.priority,
+        r.stop,
+        ranks[r.arrival],
+        tuple(name.chain for name in r.names),
+        tuple(r.text[r.prompt :]),
+        r.computed,
+        tuple(r.table),
+        r.published,
+        r.drafts,
+        r.prefilling,
+    )
+
+
+def _planned(e: FastPlanned) -> Planned:
+    return Planned(
+        e.request.id,
+        e.request.namespace,
+        e.start,
+        e.tokens,
+        e.drafts,
+        tuple(e.table[: e.blocks]),
+        e.new_blocks,
+        e.yields,
+        e.admitted,
+        e.was_prefilling,
+        e.cancelled,
+    )
+
+
+def from_state(config: Config, policy: Policy, state: State) -> FastEngine:
+    """An engine in this state of the machine."""
+    engine = FastEngine(config, policy)
+    pool = engine.pool
+    for queue, mine in ((state.running, engine.running), (state.waiting, engine.waiting)):
+        for r in queue:
+            request = _built(engine, r)
+            engine.requests[r.id] = request
+            mine.append(request)
+    engine.clock = max((r.arrival for r in state.live), default=0)
+    pool.ref = [block.ref_count for block in state.pool.blocks]
+    pool.refill(state.pool.free)
+    for key, copies in state.pool.index.copies.items():
+        name = _node(engine, key)
+        name.block, name.others = copies[0], list(copies[1:])
+        for block in copies:
+            pool.names[block] = name
+    for plan in state.in_flight:
+        engine.in_flight.append(_plan(engine, plan))
+    return engine
+
+
+def _built(engine: FastEngine, r: Request) -> FastRequest:
+    submit = Submit(r.id, r.prompt, r.max_tokens, r.namespace, r.priority, r.stop)
+    request = FastRequest(submit, r.arrival)
+    request.text += r.output
+    if engine.shares:
+        text = r.prompt + r.output
+        engine.pool.trie.extend(request.names, r.namespace, text, engine.size)
+    request.computed, request.table = r.computed, list(r.table)
+    request.published, request.drafts, request.prefilling = r.published, r.drafts, r.prefilling
+    return request
+
+
+def _node(engine: FastEngine, key: Chain) -> Node:
+    """The node of a key, made with all before it if need be; nobody holds it yet."""
+    names: list[Node] = []
+    text = tuple(t for run in key.runs() for t in run)
+    engine.pool.trie.extend(names, key.namespace, text, engine.size)
+    for name in names:
+        name.held -= 1
+    return names[-1]
+
+
+def _plan(engine: FastEngine, plan: Plan) -> FastPlan:
+    made = FastPlan()
+    for e in plan.entries:
+        owner = None if e.cancelled else engine.requests.get(e.id)
+        text = (0,) * e.start + e.tokens
+        ghost = FastRequest(Submit(e.id, text, 1, e.namespace), 0)
+        request = ghost if owner is None else owner
+        entry = FastPlanned(request, 0, e.new_blocks, e.admitted)
+        entry.start, entry.stop, entry.drafts = e.start, e.start + len(e.tokens), e.drafts
+        entry.table = request.table if owner is not None else list(e.table)
+        entry.blocks, entry.yields = len(e.table), e.yields
+        entry.was_prefilling, entry.cancelled = e.was_prefilling, e.cancelled
+        made.entries.append(entry)
+    made.deferred = [list(table) for table in plan.deferred]
+    return made

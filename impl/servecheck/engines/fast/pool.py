@@ -1,0 +1,198 @@
+"""The fast pool: the verbs of `servespec.pool` on arrays and a linked list.
+
+Theory of operation. The free queue is a doubly linked list threaded through two arrays, with the
+number of blocks as its sentinel, so taking the head, leaving from the middle and going to either
+end cost O(1). Reference counts and names are arrays. The index is the trie of names itself. Every
+verb does work per block that it moves, and never looks at another one.
+
+Order is the specification's, block for block; what happens is written to a log of plain tuples,
+which `servecheck.engines.fast.engine` turns into events when somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from servecheck.engines.fast.trie import Node, Trie
+from servespec.config import Config, check
+from servespec.errors import require
+from servespec.policy import FreeWalk, Lookup, Policy, Unhashed
+
+STORED, REMOVED, CLEARED = "stored", "removed", "cleared"
+
+Entry = tuple[object, ...]
+
+
+class FastPool:
+    """Blocks, the free queue and the index."""
+
+    __slots__ = (
+        "before",
+        "first",
+        "free",
+        "log",
+        "names",
+        "newest",
+        "next",
+        "ref",
+        "tail_first",
+        "to_head",
+        "trie",
+    )
+
+    def __init__(self, config: Config, policy: Policy, log: list[Entry]) -> None:
+        check(config, policy)
+        self.first = policy.first_block
+        self.ref = [0] * config.num_blocks
+        self.names: list[Node | None] = [None] * config.num_blocks
+        self.trie = Trie()
+        self.log = log
+        self.newest = policy.lookup is Lookup.NEWEST
+        self.tail_first = policy.free_walk is FreeWalk.TAIL_FIRST
+        self.to_head = policy.unhashed is Unhashed.TO_HEAD
+        self.next = [0] * (config.num_blocks + 1)
+        self.before = [0] * (config.num_blocks + 1)
+        self.free = 0
+        self.refill(range(self.first, config.num_blocks))
+
+    def refill(self, order: Sequence[int]) -> None:
+        """Make the free queue exactly this, head first."""
+        end = len(self.ref)
+        last = end
+        for block in order:
+            self.next[last] = block
+            self.before[block] = last
+            last = block
+        self.next[last] = end
+        self.before[end] = last
+        self.free = len(order)
+
+    def queue(self) -> list[int]:
+        """The free queue, head first."""
+        found, end = [], len(self.ref)
+        here = self.next[end]
+        while here != end:
+            found.append(here)
+            here = self.next[here]
+        return found
+
+    def match(self, names: Sequence[Node], limit: int) -> list[int]:
+        """The blocks of the longest cached prefix of `names`, at most `limit`."""
+        hits: list[int] = []
+        newest = self.newest
+        for name in names[:limit]:
+            block = name.block
+            if block < 0:
+                break
+            hits.append(name.others[-1] if newest and name.others else block)
+        return hits
+
+    def idle(self, hits: Sequence[int]) -> int:
+        """How many of the blocks no table holds."""
+        ref = self.ref
+        return sum(not ref[block] for block in hits)
+
+    def acquire(self, hits: Sequence[int]) -> None:
+        """One more reference for each; who was idle leaves the queue."""
+        ref, following, before = self.ref, self.next, self.before
+        for block in hits:
+            if ref[block] == 0:
+                p, n = before[block], following[block]
+                following[p] = n
+                before[n] = p
+                self.free -= 1
+            ref[block] += 1
+
+    def extend(self, count: int) -> list[int]:
+        """Take `count` blocks from the head of the queue; who has a name is evicted."""
+        require(
+            count <= self.free,
+            "extend",
+            f"{count} blocks of {self.free} free ones",
+            "ask for the demand first",
+        )
+        end, following, names, ref = len(self.ref), self.next, self.names, self.ref
+        taken: list[int] = []
+        here = following[end]
+        for _ in range(count):
+            taken.append(here)
+            ref[here] = 1
+            if names[here] is not None:
+                self._evict(here)
+            here = following[here]
+        following[end] = here
+        self.before[here] = end
+        self.free -= count
+        return taken
+
+    def _evict(self, block: int) -> None:
+        name = self.names[block]
+        if name is None:
+            return
+        self.names[block] = None
+        if name.block == block:
+            name.block = name.others.pop(0) if name.others else -1
+        else:
+            name.others.remove(block)
+        self.log.append((REMOVED, block, name))
+        if name.block < 0 and name.held == 0 and not name.children:
+            self.trie.prune(name)
+
+    def publish(self, table: Sequence[int], names: Sequence[Node], start: int, stop: int) -> None:
+        """Blocks start … stop-1 of a table get their names and can be found."""
+        log, carried = self.log, self.names
+        for i in range(start, stop):
+            block, name = table[i], names[i]
+            require(
+                carried[block] is None and self.ref[block] > 0,
+                "publish",
+                f"block {block} is free or published",
+                "publish each held block once",
+            )
+            carried[block] = name
+            if name.block < 0:
+                name.block = block
+            else:
+                name.others.append(block)
+            log.append((STORED, block, name))
+
+    def release(self, table: Sequence[int]) -> None:
+        """Let a table go, in the order and to the ends that policy names."""
+        ref, names = self.ref, self.names
+        head: list[int] = []
+        tail: list[int] = []
+        for block in reversed(table) if self.tail_first else table:
+            count = ref[block] - 1
+            require(count >= 0, "release", f"block {block} is free", "release what a table holds")
+            ref[block] = count
+            if count == 0:
+                (head if self.to_head and names[block] is None else tail).append(block)
+        end, following, before = len(ref), self.next, self.before
+        last = before[end]
+        for block in tail:
+            following[last] = block
+            before[block] = last
+            last = block
+        following[last] = end
+        before[end] = last
+        first = following[end]
+        for block in reversed(head):
+            following[block] = first
+            before[first] = block
+            first = block
+        following[end] = first
+        before[first] = end
+        self.free += len(head) + len(tail)
+
+    def clear(self) -> None:
+        """Forget every name; the queue keeps its order."""
+        usable = len(self.ref) - self.first
+        require(self.free == usable, "clear", "blocks are held", "release all tables first")
+        for block, name in enumerate(self.names):
+            if name is not None:
+                self.names[block] = None
+                name.block = -1
+                name.others.clear()
+                if name.held == 0 and not name.children:
+                    self.trie.prune(name)
+        self.log.append((CLEARED,))

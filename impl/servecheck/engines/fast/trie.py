@@ -1,0 +1,107 @@
+"""Keys of the fast engine: nodes of a trie, one for each distinct full block of text.
+
+Theory of operation. The specification names a full block by the triple (namespace, parent's name,
+tokens). Here the name is a *node*, reached from its parent by its tokens. Two texts that agree up
+to a block reach the same node, and only they do: equality of names is identity of nodes, it costs
+nothing, and it cannot collide as a hash can. What a node costs is one dictionary step a block, no
+work a token, less than a cryptographic hash of the same block.
+
+The node also is the index entry: it knows the resident blocks that carry its name, oldest first. A
+look-up walks the trie while there are some. A node lives as long as something needs it: a block
+that carries its name, a request whose text it is part of, or a child. So when a parent's block is
+evicted while a child's stays, the parent's node stays too; if the parent's text comes back it is
+the same node, and the child is found again (IDX-2).
+"""
+
+from __future__ import annotations
+
+from servespec.chain import Chain, Namespace, Tokens, link
+
+
+class Node:
+    """A full block of text. `block` is the oldest resident copy, -1 if there is none."""
+
+    __slots__ = ("_chain", "block", "children", "held", "namespace", "others", "parent", "tokens")
+
+    def __init__(self, namespace: Namespace, parent: Node | None, tokens: Tokens) -> None:
+        self.namespace = namespace
+        self.parent = parent
+        self.tokens = tokens
+        self.children: dict[Tokens, Node] = {}
+        self.block = -1
+        self.others: list[int] = []
+        """Younger copies, oldest first."""
+        self.held = 0
+        """Requests whose text has this block."""
+        self._chain: Chain | None = None
+
+    @property
+    def copies(self) -> tuple[int, ...]:
+        """All resident blocks that carry this name, oldest first."""
+        return () if self.block < 0 else (self.block, *self.others)
+
+    @property
+    def chain(self) -> Chain:
+        """The specification's name of this block."""
+        unknown: list[Node] = []
+        node: Node | None = self
+        while node is not None and node.parent is not None and node._chain is None:
+            unknown.append(node)
+            node = node.parent
+        found = None if node is None else node._chain
+        for node in reversed(unknown):
+            found = node._chain = link(node.namespace, found, node.tokens)
+        if found is None:
+            raise LookupError("the root of a trie is no block")
+        return found
+
+
+class Trie:
+    """The roots, one for each namespace that is in use."""
+
+    def __init__(self) -> None:
+        self.roots: dict[Namespace, Node] = {}
+
+    def extend(
+        self, known: list[Node], namespace: Namespace, text: Tokens | list[int], size: int
+    ) -> None:
+        """Append to `known` the nodes of the full blocks of `text` that it lacks, and hold them."""
+        start, length = len(known) * size, len(text)
+        if start + size > length:
+            return
+        if known:
+            node = known[-1]
+        else:
+            root = self.roots.get(namespace)
+            if root is None:
+                root = self.roots[namespace] = Node(namespace, None, ())
+            node = root
+        text = text if isinstance(text, tuple) else tuple(text[start:])
+        shift = 0 if len(text) == length else start
+        for begin in range(start - shift, length - size - shift + 1, size):
+            tokens = text[begin : begin + size]
+            child = node.children.get(tokens)
+            if child is None:
+                child = node.children[tokens] = Node(namespace, node, tokens)
+            child.held += 1
+            known.append(child)
+            node = child
+
+    def drop(self, nodes: list[Node]) -> None:
+        """A request is gone: nobody holds these nodes for it any more."""
+        for node in reversed(nodes):
+            node.held -= 1
+            if node.held == 0 and node.block < 0 and not node.children:
+                self.prune(node)
+
+    def prune(self, node: Node) -> None:
+        """Forget a node that nothing needs, and those that only it needed."""
+        while node.held == 0 and node.block < 0 and not node.children:
+            parent = node.parent
+            if parent is None:
+                self.roots.pop(node.namespace, None)
+                return
+            if parent.children.get(node.tokens) is not node:
+                return  # gone already, with a child of its
+            del parent.children[node.tokens]
+            node = parent

@@ -1,0 +1,50 @@
+"""Walks from a seed alone, without Hypothesis.
+
+Theory of operation. The same worlds and the same moves as `servecheck.fuzz.machine`, with a seeded
+stream for all choices: half the cost a step, and a new world each time, where Hypothesis varies
+each of its runs some times over. What is missing is shrinking, which `servecheck.fuzz.shrink` does.
+As with Hypothesis, each walk leaves some moves out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from servecheck.fuzz.draw import Seeded, draw_world, pick
+from servecheck.fuzz.moves import MOVES, fire
+from servecheck.fuzz.walk import Walk
+from servespec.config import Config
+from servespec.machine import Machine
+from servespec.policy import Policy
+from servespec.properties import Property
+
+
+class Wanderer:
+    """One walk of so many moves, from a seed."""
+
+    def __init__(
+        self,
+        seed: int,
+        properties: Iterable[Property],
+        config: Config | None = None,
+        policy: Policy | None = None,
+    ) -> None:
+        self._chance = Seeded(seed)
+        machine = Machine(*draw_world(self._chance, config, policy))
+        self.walk = Walk(machine, properties, alphabet=2 + self._chance.below(2))
+
+    def go(self, moves: int) -> Walk:
+        """Walk on.
+
+        Raises:
+            PropertyFell: a property fell where it is not known to fall.
+        """
+        chance, walk, kinds = self._chance, self.walk, tuple(MOVES.values())
+        silent = chance.below(8)  # tenths of the moves that are left out
+        offered = tuple(kind for kind in kinds if chance.below(10) >= silent)
+        for _ in range(moves):
+            enabled = [kind for kind in offered if kind.enabled(walk)]
+            if not enabled:
+                enabled = [kind for kind in kinds if kind.enabled(walk)]
+            fire(pick(chance, enabled), walk, chance)
+        return walk

@@ -1,0 +1,1 @@
+"""Traces of runs: written as they happen, read strictly, replayed, shrunk, found."""

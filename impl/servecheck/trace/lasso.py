@@ -1,0 +1,78 @@
+"""LIV-1 on a finite run: a lasso, after which nothing can ever change.
+
+That a request is never served is said of endless runs. A finite run shows it by coming back: if a
+pass is made, and its outcome leads to the very state that the pass began with, and the outcome
+could be no other (nobody sampled anything), then the loop goes round for ever, however fair it is.
+A live request that fits alone in the machine is then starved.
+
+The full statement of LIV-1 asks that *every* live request fit alone. This one asks it of the
+starved one only, and so falls wherever a request that can never fit is queued in front of it.
+"""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from servespec.actions import Complete, Schedule, Submit
+from servespec.config import Config
+from servespec.machine import Machine, fits_alone
+from servespec.plan import State
+from servespec.policy import Impossible, Policy
+from servespec.properties import PROPERTIES, VACUOUS, Falls, Kind, Monitor, Outcome, Property, Step
+from servespec.properties.base import verdict
+
+
+@frozen
+class _Round:
+    """Remembers the state before the pass in flight, if it is the only one."""
+
+    start: State | None = None
+
+    def after(self, step: Step) -> tuple[Monitor, Outcome]:
+        match step.action:
+            case Schedule() if not step.before.in_flight:
+                return _Round(step.before), VACUOUS
+            case Complete():
+                starved = _starved(self.start, step)
+                what = f"{starved} fits alone, and the loop goes round without it"
+                return _Round(), verdict(bool(step.after.live), what if starved else None)
+        return _Round(), VACUOUS
+
+
+def _starved(start: State | None, step: Step) -> str | None:
+    """A live request that fits alone, if this outcome leads back to `start` and could not do
+    otherwise."""
+    if step.after != start or any(e.yields for e in step.before.in_flight[0].entries):
+        return None
+    waits = (
+        r.id
+        for r in step.after.live
+        if fits_alone(step.machine, Submit(r.id, r.prompt, r.max_tokens))
+    )
+    return next(waits, None)
+
+
+def _queues_impossible(config: Config, policy: Policy) -> bool:
+    return policy.impossible is Impossible.QUEUE
+
+
+LASSO = Property(
+    "LIV-1",
+    Kind.M,
+    "No round of the loop leads back to its beginning while a request that fits alone is there.",
+    lambda machine, state: _Round(),
+    (
+        Falls(
+            under=_queues_impossible,
+            when="a request that can never be served is queued",
+            why=(
+                "a prompt of max_model_len tokens that is cut into chunks stands one token before "
+                "its end for ever, and keeps its seat and its blocks"
+            ),
+            trace="LIV-1.jsonl",
+        ),
+    ),
+)
+
+WATCHED: dict[str, Property] = {LASSO.id: LASSO, **PROPERTIES}
+"""What a replayed trace is asked."""
