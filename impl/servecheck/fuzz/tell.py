@@ -14,10 +14,7 @@ from functools import cache
 
 from attrs import fields
 
-from servespec.actions import Submit
-from servespec.chain import PUBLIC, Namespace, Tokens
-from servespec.config import Config
-from servespec.machine import (
+from servespec.actions import (
     Abort,
     Action,
     Complete,
@@ -25,7 +22,10 @@ from servespec.machine import (
     Output,
     ResetCache,
     Schedule,
+    Submit,
 )
+from servespec.chain import PUBLIC, Namespace, Tokens
+from servespec.config import Config
 from servespec.policy import PROFILES, VLLM_0_33, Policy, prioritised
 
 NAMED = {**PROFILES, "prioritised(VLLM_0_33)": prioritised(VLLM_0_33)}
@@ -44,11 +44,15 @@ def differences(policy: Policy, base: Policy) -> tuple[str, ...]:
     return tuple(found)
 
 
+def nearest(policy: Policy) -> str:
+    """The profile from which a policy differs in the fewest axes."""
+    return min(NAMED, key=lambda name: len(differences(policy, NAMED[name])))
+
+
 def tell_policy(policy: Policy) -> str:
     """The profile that is next to the policy, and what differs."""
-    distances = {name: differences(policy, base) for name, base in NAMED.items()}
-    name = min(distances, key=lambda n: len(distances[n]))
-    rest = ", ".join(distances[name])
+    name = nearest(policy)
+    rest = ", ".join(differences(policy, NAMED[name]))
     return f"{name} with {rest}" if rest else name
 
 

@@ -16,6 +16,7 @@ the end of a run is what fails. `shrink_world` also makes the machine smaller, s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import combinations
 
 from attrs import define, evolve
 
@@ -39,6 +40,9 @@ from servespec.properties import Fall, step_of
 
 StillFails = Callable[[Sequence[Action]], bool]
 Actions = tuple[Action, ...]
+
+FEW = 16
+"""Actions of a run of which all pairs are tried."""
 
 
 def falls(machine: Machine, property_id: str) -> StillFails:
@@ -157,6 +161,7 @@ class _Shrinker:
             self.simplify()
             self.drop(2)
             self.drop(1)
+            self.drop_two()
 
     def cut_tail(self) -> None:
         """What follows the failure goes: it is where the shortest failing prefix ends."""
@@ -177,27 +182,196 @@ class _Shrinker:
             if self.keeps(self.best[:start] + self.best[end:]):
                 end = min(start, len(self.best))
             else:
-                end -= max(count // 2, 1)
+                end -= count if count > 2 else 1
+
+    def drop_two(self) -> None:
+        """Leave out two actions that stand apart, once there are few."""
+        pairs = combinations(range(len(self.best)), 2) if len(self.best) <= FEW else ()
+        for i, j in pairs:
+            rest = (action for at, action in enumerate(self.best) if at not in (i, j))
+            if self.keeps(rest):
+                return
 
     def simplify(self) -> None:
         """Make payloads simpler, first all together, then one by one."""
         for change in TOGETHER:
             while self.keeps(change(self.best)):
                 pass
-        for at in range(len(self.best)):
-            again = True
-            while again and at < len(self.best):
-                again = any(
-                    self.keeps((*self.best[:at], simpler, *self.best[at + 1 :]))
-                    for simpler in simpler_actions(self.best[at])
-                )
+        at = 0
+        while at < len(self.best):
+            here = (
+                self.keeps((*self.best[:at], simpler, *self.best[at + 1 :]))
+                for simpler in simpler_actions(self.best[at])
+            )
+            at += not any(here)
 
 
 def shrink(machine: Machine, actions: Sequence[Action], still_fails: StillFails) -> Actions:
-    """The smallest run found that still fails; `actions`, mended, if they do not fail."""
+    """The smallest run found that still fails; the actions as they are if, mended, they do not."""
     start = mend(machine, actions)
     if not still_fails(start):
-        return start
+        return tuple(actions)
     shrinker = _Shrinker(machine, still_fails, start, size_of(start))
     shrinker.run()
     return shrinker.best
+
+
+# --- simpler payloads ----------------------------------------------------------------------
+
+
+def simpler_actions(action: Action) -> Iterator[Action]:
+    """Actions of the same kind that say less, the boldest first."""
+    match action:
+        case Submit():
+            yield from simpler_submits(action)
+        case Complete(outputs):
+            for at, output in enumerate(outputs):
+                for simpler in simpler_outputs(output):
+                    yield Complete((*outputs[:at], simpler, *outputs[at + 1 :]))
+        case ResetCache(True):
+            yield ResetCache(False)
+
+
+def simpler_submits(submit: Submit) -> Iterator[Submit]:
+    if submit.namespace != PUBLIC:
+        yield evolve(submit, namespace=PUBLIC)
+    if submit.stop:
+        yield evolve(submit, stop=())
+    if submit.with_last:
+        yield evolve(submit, with_last=False)
+    for priority in smaller(submit.priority, 0):
+        yield evolve(submit, priority=priority)
+    for max_tokens in smaller(submit.max_tokens, 1):
+        yield evolve(submit, max_tokens=max_tokens)
+    for prompt in simpler_tokens(submit.prompt):
+        if prompt:
+            yield evolve(submit, prompt=prompt)
+
+
+def simpler_outputs(output: Output) -> Iterator[Output]:
+    for tokens in simpler_tokens(output.tokens):
+        yield evolve(output, tokens=tokens)
+    for drafts in simpler_tokens(output.drafts):
+        yield evolve(output, drafts=drafts)
+
+
+def smaller(value: int, least: int) -> tuple[int, ...]:
+    """Numbers nearer to the least."""
+    step = 1 if value > least else -1
+    found = (least, (value + least) // 2, value - step)
+    return tuple(n for n in dict.fromkeys(found) if n != value)
+
+
+def simpler_tokens(tokens: Tokens) -> Iterator[Tokens]:
+    """Fewer of them, or more of them 0."""
+    count = len(tokens)
+    while count:
+        for start in range(0, len(tokens), count):
+            yield tokens[:start] + tokens[start + count :]
+        count //= 2
+    if any(tokens):
+        yield (0,) * len(tokens)
+        for at, token in enumerate(tokens):
+            if token:
+                yield (*tokens[:at], 0, *tokens[at + 1 :])
+
+
+def each_submit(change: Callable[[Submit], Submit]) -> Callable[[Actions], Actions]:
+    """The same change to every request."""
+    return lambda actions: tuple(change(a) if isinstance(a, Submit) else a for a in actions)
+
+
+def renumbered(actions: Actions) -> Actions:
+    """Tokens by the order in which they first occur."""
+    numbers: dict[int, int] = {}
+
+    def new(tokens: Tokens) -> Tokens:
+        return tuple(numbers.setdefault(token, len(numbers)) for token in tokens)
+
+    found = list[Action]()
+    for action in actions:
+        match action:
+            case Submit():
+                action = evolve(action, prompt=new(action.prompt), stop=new(action.stop))
+            case Complete(outputs):
+                action = Complete(tuple(Output(o.id, new(o.tokens), new(o.drafts)) for o in outputs))
+        found.append(action)
+    return tuple(found)
+
+
+def renamed(actions: Actions) -> Actions:
+    """Requests by the order in which they come: r0, r1, …"""
+    names: dict[str, str] = {}
+    came = 0
+    found = list[Action]()
+    for action in actions:
+        match action:
+            case Submit():
+                names[action.id] = f"r{came}"
+                came += 1
+                action = evolve(action, id=names[action.id])
+            case Complete(outputs):
+                action = Complete(tuple(evolve(o, id=names.get(o.id, o.id)) for o in outputs))
+            case Abort(id):
+                action = Abort(names.get(id, id))
+        found.append(action)
+    return tuple(found)
+
+
+TOGETHER: tuple[Callable[[Actions], Actions], ...] = (
+    renamed,
+    renumbered,
+    each_submit(lambda submit: evolve(submit, namespace=PUBLIC, stop=())),
+    each_submit(lambda submit: evolve(submit, priority=0)),
+    each_submit(lambda submit: evolve(submit, prompt=submit.prompt[1:] or submit.prompt)),
+    each_submit(lambda submit: evolve(submit, prompt=submit.prompt[:-1] or submit.prompt)),
+    each_submit(lambda submit: evolve(submit, max_tokens=max(submit.max_tokens - 1, 1))),
+)
+"""Changes that help only if all requests undergo them."""
+
+
+# --- the machine too -----------------------------------------------------------------------
+
+
+def shrink_world(
+    machine: Machine, actions: Sequence[Action], fails: Callable[[Machine], StillFails]
+) -> tuple[Machine, Actions]:
+    """Shrink the run, then the sizes of the machine as far as the run goes on failing, and again."""
+    best = shrink(machine, actions, fails(machine))
+    while True:
+        for smaller_machine in smaller_machines(machine):
+            still_fails = fails(smaller_machine)
+            for change in (tuple, *TOGETHER):
+                mended = mend(smaller_machine, change(best))
+                if still_fails(mended):
+                    break
+            else:
+                continue
+            machine, best = smaller_machine, shrink(smaller_machine, mended, still_fails)
+            break
+        else:
+            return machine, best
+
+
+LEAST = {
+    "num_blocks": 1,
+    "block_size": 1,
+    "max_num_batched_tokens": 1,
+    "max_model_len": 1,
+    "max_num_seqs": 1,
+    "long_prefill_token_threshold": 0,
+    "watermark": 0,
+    "num_speculative_tokens": 0,
+    "num_lookahead_tokens": 0,
+}
+
+
+def smaller_machines(machine: Machine) -> Iterator[Machine]:
+    """The same machine with one size smaller, where sizes and choices then still go together."""
+    for name, least in LEAST.items():
+        size: float = getattr(machine.config, name)
+        for value in smaller(size, least) if isinstance(size, int) else (0.0,) * (size > 0):
+            try:
+                yield Machine(evolve(machine.config, **{name: value}), machine.policy)
+            except ConfigError:
+                continue

@@ -39,7 +39,7 @@ def abstraction(engine: FastEngine) -> State:
         tuple(_request(r, ranks) for r in engine.running),
         tuple(
             Plan(
-                tuple(_planned(e) for e in plan.entries),
+                tuple(_planned(plan, e) for e in plan.entries),
                 tuple(tuple(table) for table in plan.deferred),
             )
             for plan in engine.in_flight
@@ -66,19 +66,20 @@ def _request(r: FastRequest, ranks: dict[int, int]) -> Request:
     )
 
 
-def _planned(e: FastPlanned) -> Planned:
+def _planned(plan: FastPlan, e: FastPlanned) -> Planned:
+    table = plan.gone.get(e.request, e.request.table)
     return Planned(
         e.request.id,
         e.request.namespace,
         e.start,
         e.tokens,
         e.drafts,
-        tuple(e.table[: e.blocks]),
+        tuple(table[: e.blocks]),
         e.new_blocks,
         e.yields,
         e.admitted,
         e.was_prefilling,
-        e.cancelled,
+        not plan.live(e),
     )
 
 
@@ -106,7 +107,7 @@ def from_state(config: Config, policy: Policy, state: State) -> FastEngine:
 
 def _built(engine: FastEngine, r: Request) -> FastRequest:
     submit = Submit(r.id, r.prompt, r.max_tokens, r.namespace, r.priority, r.stop)
-    request = FastRequest(submit, r.arrival)
+    request = FastRequest(submit, r.arrival, engine.config.max_model_len)
     request.text += r.output
     if engine.shares:
         text = r.prompt + r.output
@@ -129,15 +130,24 @@ def _node(engine: FastEngine, key: Chain) -> Node:
 def _plan(engine: FastEngine, plan: Plan) -> FastPlan:
     made = FastPlan()
     for e in plan.entries:
-        owner = None if e.cancelled else engine.requests.get(e.id)
         text = (0,) * e.start + e.tokens
-        ghost = FastRequest(Submit(e.id, text, 1, e.namespace), 0)
-        request = ghost if owner is None else owner
-        entry = FastPlanned(request, 0, e.new_blocks, e.admitted)
-        entry.start, entry.stop, entry.drafts = e.start, e.start + len(e.tokens), e.drafts
-        entry.table = request.table if owner is not None else list(e.table)
-        entry.blocks, entry.yields = len(e.table), e.yields
-        entry.was_prefilling, entry.cancelled = e.was_prefilling, e.cancelled
-        made.entries.append(entry)
+        ghost = FastRequest(Submit(e.id, text, 1, e.namespace), 0, 1)
+        request = ghost if e.cancelled else engine.requests[e.id]
+        if e.cancelled:
+            made.gone[ghost] = list(e.table)
+        stop, blocks = e.start + len(e.tokens), len(e.table)
+        made.entries.append(
+            FastPlanned(
+                request,
+                e.start,
+                stop,
+                e.drafts,
+                blocks,
+                e.new_blocks,
+                e.yields,
+                e.admitted,
+                e.was_prefilling,
+            )
+        )
     made.deferred = [list(table) for table in plan.deferred]
     return made

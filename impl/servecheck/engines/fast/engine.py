@@ -13,8 +13,8 @@ policy alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from itertools import islice
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from servecheck.engines.fast.pool import CLEARED, REMOVED, STORED, Entry, FastPool
 from servecheck.engines.fast.trie import Node
@@ -64,6 +64,7 @@ class FastRequest:
         "computed",
         "drafts",
         "id",
+        "limit",
         "max_tokens",
         "names",
         "namespace",
@@ -76,12 +77,14 @@ class FastRequest:
         "text",
     )
 
-    def __init__(self, submit: Submit, arrival: int) -> None:
+    def __init__(self, submit: Submit, arrival: int, max_model_len: int) -> None:
         self.id = submit.id
         self.namespace: Namespace = submit.namespace
         self.prompt = len(submit.prompt)
         self.text = list(submit.prompt)
         self.max_tokens = submit.max_tokens
+        self.limit = min(max_model_len, self.prompt + self.max_tokens)
+        """Length of the text at which it ends, if no token ends it before."""
         self.priority = submit.priority
         self.stop = submit.stop
         self.arrival = arrival
@@ -94,65 +97,57 @@ class FastRequest:
         self.prefilling = True
 
 
-class FastPlanned:
+class FastPlanned(NamedTuple):
     """What the worker gets for one request."""
 
-    __slots__ = (
-        "admitted",
-        "blocks",
-        "cancelled",
-        "drafts",
-        "new_blocks",
-        "request",
-        "start",
-        "stop",
-        "table",
-        "was_prefilling",
-        "yields",
-    )
-
-    def __init__(self, request: FastRequest, tokens: int, new_blocks: int, admitted: bool) -> None:
-        start, length = request.computed, len(request.text)
-        self.request = request
-        self.start = start
-        self.stop = start + tokens
-        self.drafts = request.drafts[: self.stop - length] if self.stop > length else ()
-        self.table = request.table
-        self.blocks = len(request.table)
-        """Blocks of the table at the time of the plan: later ones are not this plan's."""
-        self.new_blocks = new_blocks
-        self.yields = self.stop >= length
-        self.admitted = admitted
-        self.was_prefilling = request.prefilling
-        self.cancelled = False
+    request: FastRequest
+    start: int
+    stop: int
+    drafts: Tokens
+    blocks: int
+    """Blocks of the table at the time of the plan: later ones are not this plan's."""
+    new_blocks: int
+    yields: bool
+    admitted: bool
+    was_prefilling: bool
 
     @property
     def tokens(self) -> Tokens:
         """What the forward pass is fed: text, then drafts."""
-        return tuple(islice(self.request.text, self.start, self.stop - len(self.drafts))) + (
-            self.drafts
-        )
+        text = self.request.text[self.start : self.stop - len(self.drafts)]
+        return tuple(text) + self.drafts
 
 
 class FastPlan:
-    __slots__ = ("deferred", "entries")
+    """Entries in order of scheduling, and what has become of their requests since."""
+
+    __slots__ = ("deferred", "entries", "gone")
 
     def __init__(self) -> None:
         self.entries: list[FastPlanned] = []
         self.deferred: list[list[int]] = []
+        self.gone: dict[FastRequest, list[int]] = {}
+        """Requests that have left, or were sent back: their output is ignored. With the table
+        that the step still writes through."""
+
+    def live(self, entry: FastPlanned) -> bool:
+        """The entry's request is still there, and takes its output."""
+        return entry.request not in self.gone
 
 
 class FastEngine:
     """A serving loop with these sizes and these choices.
 
     Args:
-        log: keep a record of what happens, for `events`. Without it only `apply` is not offered.
+        tells: keep a record of all that happens, for `events`; else only of what happens to the
+            cache, as a serving engine does that has its metrics elsewhere.
 
     Raises:
         ConfigError: sizes and choices contradict each other.
     """
 
-    def __init__(self, config: Config, policy: Policy) -> None:
+    def __init__(self, config: Config, policy: Policy, *, tells: bool = True) -> None:
+        self.tells = tells
         self.config = config
         self.policy = policy
         self.log: list[Entry] = []
@@ -167,7 +162,8 @@ class FastEngine:
         self.size = config.block_size
         self.shares = policy.sharing is Sharing.FULL_BLOCKS
         self.early = choose.published_at(policy, Publish.AT_SCHEDULE)
-        self.late = choose.published_at(policy, Publish.AFTER_STEP)
+        # Published at scheduling, and without drafts, nothing is left to publish afterwards.
+        self.late = not self.early or config.num_speculative_tokens > 0
         self.cap = choose.running_cap(policy, config.max_model_len)
         self.reserves = policy.memory is Memory.RESERVED
         self.promises = policy.admission is Admission.WHOLE_REQUEST
@@ -223,7 +219,7 @@ class FastEngine:
             arrival = max((r.arrival for r in self.requests.values()), default=self.clock)
         else:
             arrival = self.clock = self.clock + 1
-        request = FastRequest(submit, arrival)
+        request = FastRequest(submit, arrival, self.config.max_model_len)
         if self.shares:
             names = self.pool.trie
             names.extend(request.names, request.namespace, submit.prompt, self.size)
@@ -244,31 +240,67 @@ class FastEngine:
         return plan
 
     def complete(self, outputs: Iterable[Output]) -> None:
+        """The oldest plan has run; outputs by request."""
         require(bool(self.in_flight), "Complete", "no plan is in flight", "schedule first")
         plan = self.in_flight[0]
-        told = self._checked(plan, tuple(outputs))
+        told = self._told(plan, tuple(outputs))
+        nothing = Output("")
+        mine = [told.get(entry.request.id, nothing) for entry in plan.entries]
+        self.take_in([output.tokens for output in mine], [output.drafts for output in mine])
+
+    def take_in(self, sampled: Sequence[Tokens], drafts: Sequence[Tokens] = ()) -> None:
+        """The oldest plan has run; sampled tokens, and drafts for the next one, in its order. Those
+        of requests that have left are ignored."""
+        require(bool(self.in_flight), "Complete", "no plan is in flight", "schedule first")
+        plan = self.in_flight[0]
+        require(
+            len(sampled) == len(plan.entries),
+            "Complete",
+            f"{len(sampled)} outputs for {len(plan.entries)} requests",
+            "bring one for each entry of the plan",
+        )
+        for entry, tokens in zip(plan.entries, sampled, strict=True):
+            if (not tokens) is entry.yields or len(tokens) > 1:
+                _check_tokens(plan, entry, tokens)
         del self.in_flight[0]
-        ended: set[str] = set()
-        for entry in plan.entries:
-            if entry.cancelled:
-                continue
+        ended = self._take_in(plan, sampled)
+        for entry, ahead in zip(plan.entries, drafts, strict=False):
+            if entry.yields and entry.request.id in self.requests and plan.live(entry):
+                entry.request.drafts = ahead
+        for table in plan.deferred:
+            self.pool.release(table)
+        if ended:
+            self.running = [r for r in self.running if r not in ended]
+
+    def _take_in(self, plan: FastPlan, sampled: Sequence[Tokens]) -> set[FastRequest]:
+        """Append, publish, end: in scheduling order. Who has ended."""
+        size, shares, late, tells, gone = self.size, self.shares, self.late, self.tells, plan.gone
+        ended: set[FastRequest] = set()
+        for entry, tokens in zip(plan.entries, sampled, strict=True):
             request = entry.request
+            if gone and request in gone:
+                continue
             reason = None
-            if entry.yields:
-                output = told[request.id]
-                reason = self._append(request, entry, output.tokens)
-                request.drafts = output.drafts
-            if self.late:
+            if tokens:
+                text = request.text
+                if entry.drafts or request.stop or len(tokens) > 1:
+                    tokens, reason = self._until_end(request, entry, tokens)
+                elif len(text) + 1 >= request.limit:
+                    reason = Reason.LENGTH
+                if tells:
+                    self.log.append((DELIVERED, request.id, len(text) - request.prompt, tokens))
+                text += tokens
+                if shares and len(text) // size > len(request.names):
+                    self.pool.trie.extend(request.names, request.namespace, text, size)
+            if late:
                 self._publish(request, request.computed - self._in_flight_of(request))
             if reason is not None:
                 self._let_go(request)
                 self._forget(request)
-                ended.add(request.id)
-                self.log.append((FINISHED, request.id, reason))
-        for table in plan.deferred:
-            self.pool.release(table)
-        if ended:
-            self.running = [r for r in self.running if r.id not in ended]
+                ended.add(request)
+                if tells:
+                    self.log.append((FINISHED, request.id, reason))
+        return ended
 
     def discard(self) -> None:
         require(bool(self.in_flight), "Discard", "no plan is in flight", "schedule first")
@@ -280,7 +312,7 @@ class FastEngine:
         )
         plan = self.in_flight.pop()
         for entry in plan.entries:
-            if entry.cancelled:
+            if not plan.live(entry):
                 continue
             request = entry.request
             keep = len(request.table) - choose.returned_blocks(self.policy, entry.new_blocks)
@@ -323,7 +355,7 @@ class FastEngine:
         held = {b for plan in self.in_flight for table in plan.deferred for b in table}
         if choose.defers_release(self.policy):
             for plan in self.in_flight:
-                held.update(b for e in plan.entries if not e.cancelled for b in e.request.table)
+                held.update(b for e in plan.entries if plan.live(e) for b in e.request.table)
         return len(held)
 
     def _wait(self, request: FastRequest, preempted: bool) -> None:
@@ -337,12 +369,11 @@ class FastEngine:
     def _let_go(self, request: FastRequest) -> None:
         """Who leaves, or is sent back, has its output ignored and its table released."""
         last = None
-        for plan in self.in_flight:
-            for entry in plan.entries:
-                if entry.request is request and not entry.cancelled:
-                    entry.cancelled = True
-                    last = plan
         table, request.table = request.table, []
+        for plan in self.in_flight:
+            if request not in plan.gone and any(e.request is request for e in plan.entries):
+                plan.gone[request] = table
+                last = plan
         if last is not None and choose.defers_release(self.policy):
             last.deferred.append(table)
         else:
@@ -368,14 +399,14 @@ class FastEngine:
             e.stop - e.start
             for plan in self.in_flight
             for e in plan.entries
-            if e.request is request and not e.cancelled
+            if e.request is request and plan.live(e)
         )
 
-    def _append(self, request: FastRequest, entry: FastPlanned, tokens: Tokens) -> Reason | None:
-        """Take in what a step sampled: roll rejected drafts back, append until one ends it."""
-        text = request.text
-        position = len(text) - request.prompt
-        room = min(self.config.max_model_len - len(text), request.max_tokens - position)
+    def _until_end(
+        self, request: FastRequest, entry: FastPlanned, tokens: Tokens
+    ) -> tuple[Tokens, Reason | None]:
+        """Roll rejected drafts back, and cut the tokens where one ends the request."""
+        room = request.limit - len(request.text)
         kept, reason = len(tokens), None
         for count, token in enumerate(tokens, 1):
             if token in request.stop:
@@ -384,22 +415,16 @@ class FastEngine:
             if count >= room:
                 kept, reason = count, Reason.LENGTH
                 break
-        rejected = len(entry.drafts) - (len(tokens) - 1)
-        request.computed -= rejected + len(tokens) - kept
-        taken = tokens if kept == len(tokens) else tokens[:kept]
-        text.extend(taken)
-        self.log.append((DELIVERED, request.id, position, taken))
-        if self.shares and len(text) // self.size > len(request.names):
-            self.pool.trie.extend(request.names, request.namespace, text, self.size)
-        return reason
+        request.computed -= len(entry.drafts) + 1 - kept
+        return tokens[:kept], reason
 
-    def _checked(self, plan: FastPlan, outputs: tuple[Output, ...]) -> Mapping[str, Output]:
+    def _told(self, plan: FastPlan, outputs: tuple[Output, ...]) -> dict[str, Output]:
         told = {output.id: output for output in outputs}
         require(len(told) == len(outputs), "Complete", "an id comes twice", "one output a request")
-        entries = {entry.request.id: entry for entry in plan.entries}
+        ids = {entry.request.id for entry in plan.entries}
         for output in outputs:
             require(
-                output.id in entries,
+                output.id in ids,
                 "Complete",
                 f"request {output.id!r} is not in the plan",
                 "bring outputs of the plan's requests only",
@@ -410,15 +435,13 @@ class FastEngine:
                 f"{len(output.drafts)} drafts for request {output.id!r}",
                 f"propose at most {self.gamma}",
             )
-        for entry in plan.entries:
-            if not entry.cancelled:
-                _check_tokens(entry, told)
         return told
 
 
-def _check_tokens(entry: FastPlanned, told: Mapping[str, Output]) -> None:
-    output = told.get(entry.request.id)
-    tokens = () if output is None else output.tokens
+def _check_tokens(plan: FastPlan, entry: FastPlanned, tokens: Tokens) -> None:
+    """Outputs of those who have left are ignored, whatever they are."""
+    if not plan.live(entry):
+        return
     require(
         bool(tokens) == entry.yields,
         "Complete",
@@ -461,52 +484,61 @@ class _Pass:
 
     def go_on(self) -> None:
         e = self.e
-        size, pool, running, log = e.size, e.pool, e.running, e.log
-        limit = e.config.max_model_len
+        size, pool, running, limit, cap = e.size, e.pool, e.running, e.config.max_model_len, e.cap
         admitted = len(self.plan.entries)
         shut = choose.shut_out_by_prefill(e.policy, bool(admitted))
         i = 0
         while i < len(running) - admitted:
-            request = running[i]
-            if shut:
-                log.append((SKIPPED, request.id, Reason.PREFILL))
-                i += 1
-                continue
-            if self.left == 0:
-                log.append((SKIPPED, request.id, Reason.NO_TOKENS))
+            request, left = running[i], self.left
+            if shut or not left:
+                self.skip(request, Reason.PREFILL if shut else Reason.NO_TOKENS)
                 i += 1
                 continue
             computed = request.computed
             tokens = len(request.text) + len(request.drafts) - computed
-            if self.threshold and tokens > self.threshold:
-                tokens = self.threshold
-            tokens = min(tokens, self.left, e.cap - computed)
-            if tokens <= 0:
-                log.append((SKIPPED, request.id, Reason.MODEL_LENGTH))
-                i += 1
-                continue
-            slots = min(computed + tokens + e.ahead, limit)
-            need = -(-slots // size) - len(request.table)
-            while need > pool.free:
-                victim = choose.victim(e.policy, running)
-                if victim is None:
-                    log.append((SKIPPED, request.id, Reason.NO_BLOCKS))
+            if tokens > 1:
+                tokens = min(tokens, self.threshold or tokens, left)
+            stop = computed + tokens
+            if stop > cap:
+                stop = cap
+                tokens = stop - computed
+                if tokens <= 0:
+                    self.skip(request, Reason.MODEL_LENGTH)
                     i += 1
-                    break
-                itself = victim == i
-                self.preempt(victim)
-                if itself:
-                    break
-                if victim < i:
-                    i -= 1
-            else:
-                if need > 0:
-                    taken = pool.extend(need)
-                    request.table += taken
-                    self.book(request, tokens, tuple(taken), admitted=False)
-                else:
-                    self.book(request, tokens, (), admitted=False)
-                i += 1
+                    continue
+            taken: tuple[int, ...] = ()
+            slots = stop + e.ahead
+            if slots > limit:
+                slots = limit
+            if slots > len(request.table) * size:
+                need = -(-slots // size) - len(request.table)
+                i, found = self.make_room(i, request, need)
+                if not found:
+                    continue
+                taken = tuple(pool.extend(need))
+                request.table += taken
+            self.book(request, stop, taken, False)
+            i += 1
+
+    def make_room(self, i: int, request: FastRequest, need: int) -> tuple[int, bool]:
+        """Preempt until `need` blocks are free for the request at `i`. Where the pass goes on, and
+        whether the request has got its room."""
+        e = self.e
+        while need > e.pool.free:
+            victim = choose.victim(e.policy, e.running)
+            if victim is None:
+                self.skip(request, Reason.NO_BLOCKS)
+                return i + 1, False
+            self.preempt(victim)
+            if victim == i:
+                return i, False
+            if victim < i:
+                i -= 1
+        return i, True
+
+    def skip(self, request: FastRequest, reason: Reason) -> None:
+        if self.e.tells:
+            self.e.log.append((SKIPPED, request.id, reason))
 
     def preempt(self, index: int) -> None:
         """Somebody gives way; if it was scheduled in this pass, its tokens come back."""
@@ -528,12 +560,12 @@ class _Pass:
             request = e.waiting[at]
             reason = self.shut()
             if reason is not None:
-                e.log.append((SKIPPED, request.id, reason))
+                self.skip(request, reason)
                 return
             reason = self.admit(request, at)
             if reason is None:
                 continue
-            e.log.append((SKIPPED, request.id, reason))
+            self.skip(request, reason)
             if not choose.passes_over(e.policy):
                 return
             at += 1
@@ -590,7 +622,7 @@ class _Pass:
         request.drafts = drafts
         del e.waiting[at]
         e.running.append(request)
-        self.book(request, tokens, tuple(taken), admitted=True)
+        self.book(request, computed + tokens, tuple(taken), True)
         return None
 
     def pads(self, computed: int, tokens: int) -> bool:
@@ -617,20 +649,25 @@ class _Pass:
             ),
         )
 
-    def book(
-        self, request: FastRequest, tokens: int, taken: tuple[int, ...], admitted: bool
-    ) -> None:
-        """Put a request into the plan, and let C advance."""
+    def book(self, request: FastRequest, stop: int, taken: tuple[int, ...], admitted: bool) -> None:
+        """Put a request into the plan, and let C advance to `stop`."""
         e = self.e
-        entry = FastPlanned(request, tokens, len(taken), admitted)
-        self.plan.entries.append(entry)
-        request.computed = entry.stop
-        request.drafts = ()
-        request.prefilling = not entry.yields
-        self.left -= tokens
-        e.log.append((SCHEDULED, request.id, tokens, len(entry.drafts), taken))
-        if e.early:
-            e._publish(request, entry.stop)
+        start, drafts, length = request.computed, request.drafts, len(request.text)
+        if drafts:
+            drafts = drafts[: stop - length] if stop > length else ()
+            request.drafts = ()
+        yields = stop >= length
+        blocks, new, was = len(request.table), len(taken), request.prefilling
+        self.plan.entries.append(
+            FastPlanned(request, start, stop, drafts, blocks, new, yields, admitted, was)
+        )
+        request.computed = stop
+        request.prefilling = not yields
+        self.left -= stop - start
+        if e.tells:
+            e.log.append((SCHEDULED, request.id, stop - start, len(drafts), taken))
+        if e.early and stop // e.size > request.published:
+            e._publish(request, stop)
 
 
 _EVENTS = {

@@ -21,7 +21,7 @@ from servespec.chain import Chain, Namespace, Tokens, link
 class Node:
     """A full block of text. `block` is the oldest resident copy, -1 if there is none."""
 
-    __slots__ = ("_chain", "block", "children", "held", "namespace", "others", "parent", "tokens")
+    __slots__ = ("_known", "block", "children", "held", "namespace", "others", "parent", "tokens")
 
     def __init__(self, namespace: Namespace, parent: Node | None, tokens: Tokens) -> None:
         self.namespace = namespace
@@ -33,7 +33,7 @@ class Node:
         """Younger copies, oldest first."""
         self.held = 0
         """Requests whose text has this block."""
-        self._chain: Chain | None = None
+        self._known: Chain | None = None
 
     @property
     def copies(self) -> tuple[int, ...]:
@@ -44,15 +44,17 @@ class Node:
     def chain(self) -> Chain:
         """The specification's name of this block."""
         unknown: list[Node] = []
-        node: Node | None = self
-        while node is not None and node.parent is not None and node._chain is None:
+        node, found = self, self._known
+        while found is None:
             unknown.append(node)
+            if node.parent is None or node.parent.parent is None:
+                break
             node = node.parent
-        found = None if node is None else node._chain
+            found = node._known
         for node in reversed(unknown):
-            found = node._chain = link(node.namespace, found, node.tokens)
+            found = node._known = link(node.namespace, found, node.tokens)
         if found is None:
-            raise LookupError("the root of a trie is no block")
+            raise LookupError("a node without a name")
         return found
 
 
