@@ -54,6 +54,7 @@ from servespec.plan import PADDING, Planned
 from servespec.policy import (
     AfterPreemption,
     Batching,
+    FreeWalk,
     HeadOfLine,
     HitCap,
     Impossible,
@@ -92,6 +93,9 @@ class Needs:
 ANY = Needs("", lambda c, p: True)
 SHARED = Needs("sharing", lambda c, p: p.sharing is Sharing.FULL_BLOCKS)
 AT_SCHEDULE = SHARED & Needs("publish at schedule", lambda c, p: p.publish is Publish.AT_SCHEDULE)
+HEAD_FIRST = SHARED & Needs(
+    "tables are let go head first", lambda c, p: p.free_walk is FreeWalk.HEAD_FIRST
+)
 CAP = SHARED & Needs("hit cap", lambda c, p: p.hit_cap is HitCap.LAST_TOKEN)
 NO_CAP = SHARED & Needs("no hit cap", lambda c, p: p.hit_cap is HitCap.NONE)
 PREEMPTING = Needs(
@@ -156,7 +160,7 @@ class Mark(Enum):
     POOL_FULL = "a pass leaves no block free"
     EVICTION = ("a block with a key is evicted", SHARED)
     EVICTION_COPY_STAYS = ("a block is evicted while another carries its key", SHARED)
-    EVICTION_OF_PARENT = ("a block is evicted while a block that continues it stays", SHARED)
+    EVICTION_OF_PARENT = ("a block is evicted while a block that continues it stays", HEAD_FIRST)
     EVICTION_SAME_PASS = (
         "a block is evicted in the pass that published it",
         AT_SCHEDULE & BY_PRIORITY,

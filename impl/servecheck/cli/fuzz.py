@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -95,7 +96,8 @@ def _lines(found: Summary) -> Iterator[Line]:
     yield f"{found.budget}, {found.speed:,.0f} steps/s, seed {found.seed}"
     if found.fall is not None:
         yield ""
-        yield from found.fall.lines
+        for line in found.fall.lines:
+            yield from wrap(line, WIDTH, subsequent_indent=" " * 10, drop_whitespace=False)
     checked = {name: count for name, count in found.checked.items() if count}
     yield from _table("properties, how often their antecedent was true", checked)
     if found.vacuous:
@@ -146,8 +148,6 @@ def _short(count: int) -> str:
 
 
 def _folded(label: str, names: Iterable[str]) -> Iterator[str]:
-    from textwrap import wrap
-
     yield from wrap(f"{label}: {', '.join(names)}", WIDTH, subsequent_indent="  ")
 
 

@@ -131,8 +131,9 @@ class _Campaign:
     moves: int
     policy: Policy | None
     tell: Callable[[Progress], None]
+    clock: Callable[[], float]
+    begun: float
     tally: Tally = field(factory=Tally)
-    begun: float = field(factory=monotonic)
     fell_at: float | None = None
 
     def rounds(self) -> None:
@@ -168,7 +169,7 @@ class _Campaign:
             self.tally.add(wanderer.walk)
 
     def look_at_the_clock(self) -> None:
-        now = monotonic()
+        now = self.clock()
         if self.tally.falls:
             self.fell_at = now if self.fell_at is None else self.fell_at
             over = now > self.fell_at + SHRINKING
@@ -190,7 +191,7 @@ class _Campaign:
         )
 
     def summary(self, interrupted: bool) -> Summary:
-        elapsed, tally = monotonic() - self.begun, self.tally
+        elapsed, tally = self.clock() - self.begun, self.tally
         fall = next(iter(tally.falls.values()), None)
         if fall is not None and not interrupted:
             fall = shrunk(fall)
@@ -232,10 +233,11 @@ def campaign(
     steps_per_run: int = STEPS_PER_RUN,
     profile: str | None = None,
     progress: Callable[[Progress], None] = _silent,
+    clock: Callable[[], float] = monotonic,
 ) -> Summary:
     """Fuzz the specification for so many seconds, under one profile or all kinds of policies.
 
-    `progress` is told when a run begins.
+    `progress` is told when a run begins. `clock` gives seconds.
 
     Raises:
         ConfigError: there is no such profile.
@@ -243,7 +245,7 @@ def campaign(
     if profile is not None and profile not in NAMED:
         raise ConfigError("profile", f"{profile!r} is unknown", f"take one of {', '.join(NAMED)}")
     policy = None if profile is None else NAMED[profile]
-    work = _Campaign(seconds, seed, steps_per_run, policy, progress)
+    work = _Campaign(seconds, seed, steps_per_run, policy, progress, clock, clock())
     interrupted = False
     try:
         work.rounds()

@@ -118,6 +118,10 @@ class FastPlanned(NamedTuple):
         return tuple(text) + self.drafts
 
 
+_planned = tuple.__new__
+"""Makes an entry of its parts, in half the time of its constructor."""
+
+
 class FastPlan:
     """Entries in order of scheduling, and what has become of their requests since."""
 
@@ -658,9 +662,8 @@ class _Pass:
             request.drafts = ()
         yields = stop >= length
         blocks, new, was = len(request.table), len(taken), request.prefilling
-        self.plan.entries.append(
-            FastPlanned(request, start, stop, drafts, blocks, new, yields, admitted, was)
-        )
+        entry = (request, start, stop, drafts, blocks, new, yields, admitted, was)
+        self.plan.entries.append(_planned(FastPlanned, entry))
         request.computed = stop
         request.prefilling = not yields
         self.left -= stop - start

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from servecheck.engines.fast.trie import Node, Trie
 from servespec.config import Config, check
-from servespec.errors import require
+from servespec.errors import ActionDisabled, require
 from servespec.policy import FreeWalk, Lookup, Policy, Unhashed
 
 STORED, REMOVED, CLEARED = "stored", "removed", "cleared"
@@ -140,15 +140,11 @@ class FastPool:
 
     def publish(self, table: Sequence[int], names: Sequence[Node], start: int, stop: int) -> None:
         """Blocks start … stop-1 of a table get their names and can be found."""
-        log, carried = self.log, self.names
+        log, carried, ref = self.log, self.names, self.ref
         for i in range(start, stop):
             block, name = table[i], names[i]
-            require(
-                carried[block] is None and self.ref[block] > 0,
-                "publish",
-                f"block {block} is free or published",
-                "publish each held block once",
-            )
+            if carried[block] is not None or not ref[block]:
+                raise _misuse("publish", block, "free or published", "publish each block once")
             carried[block] = name
             if name.block < 0:
                 name.block = block
@@ -163,7 +159,8 @@ class FastPool:
         tail: list[int] = []
         for block in reversed(table) if self.tail_first else table:
             count = ref[block] - 1
-            require(count >= 0, "release", f"block {block} is free", "release what a table holds")
+            if count < 0:
+                raise _misuse("release", block, "free", "release what a table holds")
             ref[block] = count
             if count == 0:
                 (head if self.to_head and names[block] is None else tail).append(block)
@@ -196,3 +193,8 @@ class FastPool:
                 if name.held == 0 and not name.children:
                     self.trie.prune(name)
         self.log.append((CLEARED,))
+
+
+def _misuse(verb: str, block: int, state: str, remedy: str) -> ActionDisabled:
+    """An error that is made only when it is raised: this is on the way of every block."""
+    return ActionDisabled(verb, f"block {block} is {state}", remedy)
