@@ -1,7 +1,7 @@
 """What notices that the specification it is run against is broken: printed as one JSON object.
 
 `test_mutants` runs this as a program of its own, with a changed copy of the specification first on
-the path. `recording` is the first that no longer agrees, `property` the first that falls on random walks.
+the path. `recording` is the first that no longer agrees, `property` the first that falls on a walk.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A specification is worth what notices when it is wrong: ten faults, each in a copy of its own.
 
 Every fault is one that real engines have had. The recordings of a real scheduler notice each one
-that its profile can show. The properties notice those that are wrong under every policy; a hit cap and
-a place in the queue are other engines' legal choice, and only a recording can say whose.
+that its profile can show. The properties notice what is wrong under every policy; a hit cap or
+a place in the queue is another engine's legal choice, and only a recording can say whose.
 """
 
 from __future__ import annotations

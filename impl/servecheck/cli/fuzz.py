@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from servecheck.cli.options import Json
-from servecheck.cli.terminal import Exit, complain, say, say_json
+from servecheck.cli.terminal import Exit, Part, complain, say, say_json
 from servecheck.cli.terminal import progress as bar
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def command(
     if as_json:
         say_json(_told(found))
     else:
-        for line in _lines(found):
+        for line in lines(found):
             say(*line) if isinstance(line, tuple) else say(line)
     exits = {Verdict.HOLDS: Exit.HOLDS, Verdict.FALLS: Exit.FALLS}
     return exits.get(found.verdict, Exit.UNDETERMINED)
@@ -87,12 +87,13 @@ def _showing(seconds: float) -> Iterator[Callable[[Progress], None]]:
 
 # --- lines ---------------------------------------------------------------------------------
 
-Line = str | tuple[str | tuple[str, str], ...]
+Line = str | tuple[Part, ...]
 
 
-def _lines(found: Summary) -> Iterator[Line]:
+def lines(found: Summary) -> Iterator[Line]:
+    """The report, a line at a time."""
     verdict = found.verdict.value
-    yield ((verdict, STYLES[verdict]), f": {_why(found)}")
+    yield (verdict, STYLES[verdict]), f": {_why(found)}"
     yield f"{found.budget}, {found.speed:,.0f} steps/s, seed {found.seed}"
     if found.fall is not None:
         yield ""

@@ -110,7 +110,7 @@ class Fold:
             case Preempted(id) | Finished(id):
                 self.running = [r for r in self.running if r.id != id]
                 table = self.tables.pop(id)
-                if not self._defers(id):
+                if not self.defers(id):
                     self._release(table)
             case BlockStored(block, key, _):
                 self.keys[block] = key
@@ -126,7 +126,7 @@ class Fold:
         self.held.update(table)
         self.queue = [b for b in self.queue if b not in table]
 
-    def _defers(self, request_id: str) -> bool:
+    def defers(self, request_id: str) -> bool:
         plans = self.step.before.in_flight
         plans = plans[1:] if isinstance(self.step.action, Complete) else plans
         in_flight = any(plan.entry(request_id) is not None for plan in plans)

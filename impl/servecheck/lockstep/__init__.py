@@ -1,0 +1,1 @@
+"""Specification and engine side by side, up to the first divergence."""

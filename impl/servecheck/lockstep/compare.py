@@ -1,0 +1,170 @@
+"""What the specification says, in the words in which an engine shows itself; and the difference.
+
+Theory of operation. `said_*` turn a state, a plan, an outcome of the specification into the shapes
+of `engines.protocol`; `differences` compares two of them field by field. A field that the engine
+leaves None is not compared, and counted as not seen: it is undetermined. Keys are compared by what
+they name: an engine's name for a key must always stand for the same key of the specification, and
+two names for two keys (`Names`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from attrs import define, fields, frozen
+
+from servecheck.engines.protocol import (
+    Copies,
+    KeyName,
+    SeenEntry,
+    SeenOutcome,
+    SeenPlan,
+    SeenPool,
+    SeenRequest,
+    SeenState,
+)
+from servespec.chain import Chain
+from servespec.events import Event, Finished, Preempted
+from servespec.plan import Plan, State
+from servespec.policy import Policy
+from servespec.pool import Pool
+from servespec.request import Request
+
+
+@frozen
+class Difference:
+    """One field in which an engine is not what the specification says."""
+
+    field: str
+    expected: object
+    observed: object
+
+
+@define
+class Names:
+    """Which key each of an engine's names has stood for so far."""
+
+    keys: dict[KeyName, Chain]
+    names: dict[Chain, KeyName]
+
+    @staticmethod
+    def none() -> Names:
+        return Names({}, {})
+
+    def agree(self, name: KeyName, key: Chain) -> bool:
+        """The name stands for this key, and the key has this name; the first time, it is so."""
+        known, named = self.keys.setdefault(name, key), self.names.setdefault(key, name)
+        return known is key and named == name
+
+
+def said_pool(pool: Pool) -> SeenPool:
+    """A pool as an engine that hides nothing would show it."""
+    index = tuple(Copies(key, blocks) for key, blocks in pool.index.copies.items())
+    return SeenPool(pool.free, tuple(b.ref_count for b in pool.blocks), index)
+
+
+def said_state(state: State) -> SeenState:
+    return SeenState(
+        said_pool(state.pool),
+        tuple(_said_request(r) for r in state.running),
+        tuple(_said_request(r) for r in state.waiting),
+    )
+
+
+def _said_request(r: Request) -> SeenRequest:
+    return SeenRequest(r.id, r.computed, r.length, r.table, r.drafts)
+
+
+def said_plan(plan: Plan, events: tuple[Event, ...]) -> SeenPlan:
+    entries = (SeenEntry(e.id, e.start, len(e.tokens), e.drafts, e.table) for e in plan.entries)
+    return SeenPlan(tuple(entries), tuple(e.id for e in events if isinstance(e, Preempted)))
+
+
+def said_outcome(events: tuple[Event, ...]) -> SeenOutcome:
+    return SeenOutcome(tuple((e.id, e.reason) for e in events if isinstance(e, Finished)))
+
+
+@define
+class Comparison:
+    """Compares what is said with what is seen, and counts what could not be seen."""
+
+    policy: Policy
+    names: Names
+    compared: Counter[str]
+    unseen: Counter[str]
+
+    @staticmethod
+    def of(policy: Policy) -> Comparison:
+        return Comparison(policy, Names.none(), Counter(), Counter())
+
+    def pool(self, said: SeenPool, seen: SeenPool) -> Iterator[Difference]:
+        first = self.policy.first_block
+        yield from self._plain("free queue", said.free, seen.free)
+        counts = None if seen.ref_counts is None else seen.ref_counts[first:]
+        yield from self._plain("ref counts", (said.ref_counts or ())[first:], counts)
+        if seen.index is None or said.index is None:
+            self.unseen["index"] += 1
+            return
+        self.compared["index"] += 1
+        mine = {c.blocks: c.key for c in said.index}
+        for c in seen.index:
+            key = mine.pop(c.blocks, None)
+            if not isinstance(key, Chain):
+                yield Difference("index", "no key on blocks", c.blocks)
+            elif not self.names.agree(c.key, key):
+                yield Difference(f"key on blocks {c.blocks}", key, c.key)
+        for blocks, key in mine.items():
+            yield Difference(f"index of {key!r}", blocks, "nothing")
+
+    def state(self, said: SeenState, seen: SeenState) -> Iterator[Difference]:
+        yield from self.pool(said.pool, seen.pool)
+        yield from self._queue("running", said.running, seen.running)
+        yield from self._queue("waiting", said.waiting, seen.waiting)
+
+    def plan(self, said: SeenPlan, seen: SeenPlan) -> Iterator[Difference]:
+        ids = [e.id for e in said.entries]
+        yield from self._plain("scheduled", ids, [e.id for e in seen.entries])
+        yield from self._plain("preempted", said.preempted, seen.preempted)
+        for a, b in zip(said.entries, seen.entries, strict=False):
+            yield from self._parts(f"plan of {a.id}", a, b)
+
+    def outcome(self, said: SeenOutcome, seen: SeenOutcome) -> Iterator[Difference]:
+        """Who ended, in any order: an engine may tell them apart by its own."""
+        a, b = dict(said.finished), dict(seen.finished)
+        yield from self._plain("finished", sorted(a), sorted(b))
+        for request_id in a.keys() & b.keys():
+            yield from self._plain(f"end of {request_id}", a[request_id], b[request_id])
+
+    def answer(self, name: str, said: bool, seen: bool) -> Iterator[Difference]:
+        yield from self._plain(name, said, seen)
+
+    def _queue(
+        self,
+        name: str,
+        said: tuple[SeenRequest, ...] | None,
+        seen: tuple[SeenRequest, ...] | None,
+    ) -> Iterator[Difference]:
+        if seen is None or said is None:
+            self.unseen[name] += 1
+            return
+        yield from self._plain(name, [r.id for r in said], [r.id for r in seen])
+        for a, b in zip(said, seen, strict=False):
+            yield from self._parts(a.id, a, b)
+
+    def _parts(
+        self, name: str, said: SeenRequest | SeenEntry, seen: SeenRequest | SeenEntry
+    ) -> Iterator[Difference]:
+        for attribute in fields(type(said)):
+            mine, theirs = getattr(said, attribute.name), getattr(seen, attribute.name)
+            yield from self._plain(f"{name}: {attribute.name}", mine, theirs, attribute.name)
+
+    def _plain(
+        self, name: str, said: object, seen: object, kind: str | None = None
+    ) -> Iterator[Difference]:
+        if seen is None:
+            self.unseen[kind or name] += 1
+            return
+        self.compared[kind or name] += 1
+        if said != seen:
+            yield Difference(name, said, seen)
