@@ -1,1 +1,3 @@
 """servecheck: tools that check a serving engine against its specification."""
+
+__version__ = "0.1.0"

@@ -21,6 +21,7 @@ from servecheck.cli import terminal
 COMMANDS = (
     "replay",
     "miniature",
+    "fuzz",
 )
 
 

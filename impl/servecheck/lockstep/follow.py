@@ -22,6 +22,7 @@ from servecheck.engines.protocol import (
     EngineError,
     Level,
     PoolEngine,
+    StateEngine,
     StepEngine,
     Verb,
 )
