@@ -10,7 +10,7 @@ TEST_JOBS ?= auto
 UV        ?= uv
 
 .NOTPARALLEL:
-.PHONY: help setup fuzz test types lint format check lock clean
+.PHONY: help setup fuzz test types lint format docs check lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -69,6 +69,9 @@ lint: setup ## check style and format
 format: setup ## mend style and format
 	@$(BIN)/ruff check --fix-only
 	@$(BIN)/ruff format
+
+docs: setup ## make spec/README.md anew from the registers
+	@$(BIN)/python -m servecheck.document
 
 check: lint types test ## all that CI runs
 

@@ -30,6 +30,7 @@ from servespec.policy import (
     Phase,
     Policy,
     Publish,
+    Release,
     Reset,
     prioritised,
 )
@@ -673,6 +674,15 @@ def test_a_reset_that_is_refused_changes_nothing(before: tuple[Action, ...], pre
     loop = machine(evolve(VLLM_0_33, reset=Reset.REFUSE_WHILE_HELD), num_speculative_tokens=2)
     state = after(loop, *before)
     said = loop.apply(state, ResetCache(preempt))
+    assert said.events == (Refused("reset", Reason.HELD),)
+    assert said.state is state
+
+
+def test_a_reset_that_is_refused_sends_nobody_back() -> None:
+    """It may preempt, but the step in flight still writes to the blocks."""
+    loop = machine(evolve(VLLM_0_33, release=Release.DEFERRED))
+    state = after(loop, *ONE)
+    said = loop.apply(state, ResetCache(preempt_running=True))
     assert said.events == (Refused("reset", Reason.HELD),)
     assert said.state is state
 

@@ -21,6 +21,7 @@ from servespec.errors import ActionDisabled
 from servespec.events import (
     Admitted,
     BlockRemoved,
+    BlockStored,
     CacheCleared,
     Delivered,
     Event,
@@ -141,6 +142,10 @@ class Loop:
     def passed_over(self) -> dict[str, Reason]:
         return {event.id: event.reason for event in self.events if isinstance(event, Skipped)}
 
+    @property
+    def stored(self) -> list[int]:
+        return [event.block for event in self.events if isinstance(event, BlockStored)]
+
     def request(self, name: str) -> Request:
         found = self.state.find(name)
         assert found is not None
@@ -243,9 +248,16 @@ def one_prompt_twice_and_once_more(start: Start) -> object:
         Publish.AFTER_STEP: ((2, 1, 3, 4), 0, "a:3"),
     },
 )
+@shows(
+    "sharing",
+    {
+        Sharing.FULL_BLOCKS: "this policy publishes blocks before they are written",
+        Sharing.OFF: ((2, 1, 3, 4), 0, "a:3"),
+    },
+)
 def a_step_that_never_ran(start: Start) -> object:
     """Given a pass over 1 2 3, when its step fails before it ran, then it cannot be dropped, for
-    others may have been promised its blocks; or the blocks go back, and it is done again."""
+    others may be reading its blocks already; or the blocks go back, and it is done again."""
     loop = start(num_blocks=5)
     loop.submit("a", (1, 2, 3))
     loop.plan()
@@ -254,6 +266,22 @@ def a_step_that_never_ran(start: Start) -> object:
     except ActionDisabled as error:
         return error.what
     return loop.free, loop.request("a").computed, loop.plan()
+
+
+@shows("publish", {Publish.AT_SCHEDULE: ([1], [2]), Publish.AFTER_STEP: ([], [1, 2])})
+def a_block_that_drafts_complete(start: Start) -> object:
+    """Given 1 2, its token and two drafts, which fill block 2, when they are accepted, then block 1
+    was published with its plan, and block 2 when its content was known; or both only then."""
+    loop = start(num_speculative_tokens=2)
+    loop.submit("a", (1, 2))
+    loop.plan()
+    first = loop.stored
+    loop.run(a=(7, 8))
+    by_output = loop.stored
+    loop.plan()
+    assert loop.stored == []
+    loop.do(Complete((Output("a", (7, 8, SAMPLED)),)))
+    return first, by_output + loop.stored
 
 
 @shows("lookup", {Lookup.OLDEST: (1, 3), Lookup.NEWEST: (2, 3)})
@@ -355,19 +383,37 @@ def a_reservation_outlives_a_step(start: Start) -> object:
 @shows(
     "release",
     {
-        Release.AT_ONCE: ((2, 3, 4, 1), (2, 3, 4, 1)),
-        Release.DEFERRED: ((3, 4), (2, 3, 4, 1)),
+        Release.AT_ONCE: ((3, 2, 4, 5, 1), (3, 2, 4, 5, 1)),
+        Release.DEFERRED: ((4, 5), (3, 2, 4, 5, 1)),
     },
 )
-def an_abort_in_flight(start: Start) -> object:
-    """Given a step in flight that writes 1 2 3 to blocks 1 and 2, when its request is aborted, then
-    they are free at once, and when the step is done nothing more; or they are free only then."""
+def aborts_in_flight(start: Start) -> object:
+    """Given a step in flight that writes 1 2 3 to blocks 1 and 2, and 4 to block 3, when both
+    requests are aborted, then the blocks are free at once; or only when the step is done."""
+    loop = start(num_blocks=6)
+    loop.submit("a", (1, 2, 3))
+    loop.submit("b", (4,))
+    loop.plan()
+    loop.do(Abort("a"))
+    loop.do(Abort("b"))
+    free = loop.free
+    loop.run()
+    return free, loop.free
+
+
+@shows(
+    "release",
+    {Release.AT_ONCE: ((2, 1, 3, 4), (2, 1, 3, 4)), Release.DEFERRED: ((3, 4), (2, 1, 3, 4))},
+    base=evolve(VLLM_0_33, publish=Publish.AFTER_STEP),
+)
+def an_abort_before_a_step_is_dropped(start: Start) -> object:
+    """Given the same, when the step fails before it ran, then its blocks are free no later."""
     loop = start(num_blocks=5)
     loop.submit("a", (1, 2, 3))
     loop.plan()
     loop.do(Abort("a"))
     free = loop.free
-    loop.run()
+    loop.do(Discard())
     return free, loop.free
 
 
@@ -394,11 +440,13 @@ def a_reset_after_an_abort_in_flight(start: Start) -> object:
 )
 def a_reset_that_may_preempt(start: Start) -> object:
     """Given two requests that run, one block each, when the cache is to be cleared and may send
-    them back for it, then they wait again, in the same order; or the reset is refused."""
+    them back for it, then they wait again, in the same order; or the reset is refused, as any is
+    that may not."""
     loop = start()
     loop.submit("a", (1,))
     loop.submit("b", (2,))
     loop.step()
+    assert loop.do(ResetCache()) == (Refused("reset", Reason.HELD),)
     return loop.do(ResetCache(preempt_running=True)), loop.waiting, len(loop.free)
 
 
@@ -460,6 +508,23 @@ def two_that_grow(start: Start) -> object:
 
 @shows(
     "admission",
+    {
+        Admission.STEP: ["a:2 b:2", "a:1 b:1", "a:1 b:1", "a:1", "a:1 b:3"],
+        Admission.WHOLE_TEXT: ["a:2 b:2", "a:1 b:1", "a:1 b:1", "a:1", "a:1"],
+    },
+    base=evolve(VLLM_0_33, sharing=Sharing.OFF),
+)
+def a_text_that_has_grown(start: Start) -> object:
+    """Given five blocks, of which a needs the last, when b comes back with three tokens of output,
+    then the three tokens that the pass has left fit in two blocks; or all five do not."""
+    loop = start(num_blocks=6, max_num_batched_tokens=4)
+    loop.submit("a", (1, 2))
+    loop.submit("b", (3, 4))
+    return loop.steps(5)
+
+
+@shows(
+    "admission",
     {Admission.STEP: ["a:2", "a:2", "", ""], Admission.WHOLE_TEXT: ["", "", "", ""]},
 )
 def a_prompt_larger_than_the_pool(start: Start) -> object:
@@ -497,15 +562,16 @@ def a_better_priority_that_comes_later(start: Start) -> object:
     return loop.plan(), loop.waiting
 
 
-@shows("order", {Order.FCFS: "y z x a", Order.PRIORITY: "y a x z"})
+@shows("order", {Order.FCFS: "y z m a x", Order.PRIORITY: "y a m x z"})
 def equals(start: Start) -> object:
-    """Given y, z and x, then a, which arrives at the same moment as x; z alone is worse, by its
-    priority: they wait as they came; or, where priorities are equal, by arrival and then by id."""
+    """Given y, then z of a worse priority, then m, a and x at one moment: they wait as they came;
+    or z last, and the others by arrival, or by id where they arrived together."""
     loop = start()
     loop.submit("y", (1,))
     loop.submit("z", (2,), priority=1)
-    loop.submit("x", (3,))
+    loop.submit("m", (3,))
     loop.submit("a", (4,), with_last=True)
+    loop.submit("x", (5,), with_last=True)
     return loop.waiting
 
 
@@ -559,17 +625,20 @@ def who_is_sent_back(start: Start) -> object:
 @shows(
     "step_mix",
     {
-        StepMix.RUNNING_FIRST: ("a:1 b:2", {}),
-        StepMix.PREFILL_FIRST: ("b:2", {"a": Reason.PREFILL}),
+        StepMix.RUNNING_FIRST: ("a:1 b:2", {}, "a:1 b:1"),
+        StepMix.PREFILL_FIRST: ("b:2", {"a": Reason.PREFILL}, "a:1 b:1"),
     },
 )
 def a_prompt_while_another_decodes(start: Start) -> object:
-    """Given one that decodes, when a prompt comes, then one pass does both; or the prompt alone."""
+    """Given one that decodes, when a prompt comes, then one pass does both; or the prompt alone,
+    and the next pass both."""
     loop = start()
     loop.submit("a", (1, 2))
     loop.step()
     loop.submit("b", (3, 4))
-    return loop.plan(), loop.passed_over
+    passed, over = loop.plan(), loop.passed_over
+    loop.run()
+    return passed, over, loop.plan()
 
 
 @shows("step_mix", {StepMix.RUNNING_FIRST: "a:1 b:3", StepMix.PREFILL_FIRST: "b:4"})
@@ -678,6 +747,24 @@ def no_block_and_two_equals(start: Start) -> object:
 
 @shows(
     "victim",
+    {Victim.LAST_ADMITTED: "b", Victim.WORST_PRIORITY: "c", Victim.NONE: ""},
+    base=evolve(VLLM_0_33, head_of_line=HeadOfLine.SKIP),
+)
+def no_block_and_one_overtaken(start: Start) -> object:
+    """Given four blocks, where c came after b and was admitted before it, when a needs a block,
+    then b, which was admitted last, gives way; or c, which arrived last; or nobody."""
+    loop = start(num_blocks=5)
+    loop.submit("a", (1,))
+    loop.submit("x", (7, 8, 9), max_tokens=1)
+    loop.submit("b", (2, 3, 4))
+    loop.submit("c", (5,))
+    assert loop.steps(2) == ["a:1 x:3 c:1", "a:1 c:1 b:3"]
+    loop.plan()
+    return loop.preempted
+
+
+@shows(
+    "victim",
     {
         Victim.LAST_ADMITTED: ("a:1", "b"),
         Victim.WORST_PRIORITY: ("b:1", "a"),
@@ -695,6 +782,47 @@ def who_was_scheduled_already(start: Start) -> object:
 
 
 @shows(
+    "victim",
+    {
+        Victim.LAST_ADMITTED: ("a:3 b:1", "c"),
+        Victim.WORST_PRIORITY: ("b:1 c:3", "a"),
+        Victim.NONE: ("a:3 c:1", ""),
+    },
+)
+def what_was_scheduled_already(start: Start) -> object:
+    """Given four blocks and four tokens a pass, when a has got three tokens and the last block, and
+    b needs one, then c gives way; or a does, of a worse priority, and its three tokens go to those
+    behind b; or b waits, and c gets the one that is left."""
+    loop = start(num_blocks=5, max_num_batched_tokens=4, num_speculative_tokens=2)
+    loop.submit("a", (1,), priority=5)
+    loop.submit("b", (2, 3))
+    loop.submit("c", (4,))
+    loop.plan()
+    loop.run(a=(7, 7), c=(8, 8))
+    return loop.plan(), loop.preempted
+
+
+@shows(
+    "victim",
+    {
+        Victim.LAST_ADMITTED: ("a:3", "c b"),
+        Victim.WORST_PRIORITY: ("b:1 c:1", "a"),
+        Victim.NONE: ("b:1 c:1", ""),
+    },
+)
+def too_much_for_the_first(start: Start) -> object:
+    """Given three blocks, one each, when a with its drafts needs two more, then c and b give way;
+    or a itself, of the worst priority, and the others get what they want; or a only waits."""
+    loop = start(num_blocks=4, num_speculative_tokens=2)
+    loop.submit("a", (1, 2), priority=5)
+    loop.submit("b", (3,))
+    loop.submit("c", (4,))
+    loop.plan()
+    loop.run(a=(7, 7))
+    return loop.plan(), loop.preempted
+
+
+@shows(
     "pad_first_decode",
     {True: ("a:1 b:3", (PADDING, PADDING)), False: ("a:1 b:1", ())},
 )
@@ -706,6 +834,42 @@ def a_prompt_of_one_token_beside_a_decode(start: Start) -> object:
     loop.step()
     loop.submit("b", (3,))
     return loop.plan(), loop.in_flight.entries[-1].drafts
+
+
+PADDED = {
+    "alone": 0,
+    "alone, the rest of it cached": 2,
+    "beside a decode": 2,
+    "beside a decode, in texts of 4 tokens": 2,
+    "beside a decode, in texts of 3 tokens": 0,
+    "beside a decode, but two tokens": 0,
+    "beside the rest of a prompt": 0,
+}
+
+
+@shows("pad_first_decode", {True: PADDED, False: dict.fromkeys(PADDED, 0)})
+def who_is_padded(start: Start) -> object:
+    """Given two drafts a step, when one token is all that an admission computes, then it is padded
+    if there is something to be uniform with, and room in the text for one token more; or never."""
+
+    def padding(before: Tokens, prompt: Tokens, max_tokens: int = 9, **sizes: int) -> int:
+        loop = start(num_speculative_tokens=2, **sizes)
+        if before:
+            loop.submit("a", before, max_tokens)
+            loop.step()
+        loop.submit("b", prompt)
+        loop.plan()
+        return len(loop.in_flight.entries[-1].drafts)
+
+    return {
+        "alone": padding((), (3,)),
+        "alone, the rest of it cached": padding((1, 2), (1, 2, 3), max_tokens=1),
+        "beside a decode": padding((1, 2), (3,)),
+        "beside a decode, in texts of 4 tokens": padding((1,), (3,), max_model_len=4),
+        "beside a decode, in texts of 3 tokens": padding((1,), (3,), max_model_len=3),
+        "beside a decode, but two tokens": padding((1, 2), (3, 4)),
+        "beside the rest of a prompt": padding((1, 2, 3, 4, 5), (6,), max_num_batched_tokens=4),
+    }
 
 
 @shows(
@@ -818,16 +982,18 @@ def as_many_drafts_as_may_be(start: Start) -> object:
     return loop.plan()
 
 
-@shows("num_lookahead_tokens", {0: [(1,), (1,)], 3: [(1, 2, 3), (1, 2)]})
+@shows("num_lookahead_tokens", {0: [(1,), (1, 2)] * 2, 3: [(1, 2, 3)] * 2 + [(1, 2)] * 2})
 def slots_ahead(start: Start) -> object:
-    """A prompt of two tokens takes one block, or with three slots ahead three; but none past the
-    greatest length, be it four."""
+    """A prompt of two tokens takes one block, and its output another; or with three slots ahead it
+    takes three at once, but none past the greatest length, be it four, then or later."""
     tables = []
     for longest in (8, 4):
         loop = start(max_model_len=longest, num_speculative_tokens=1)
         loop.submit("a", (1, 2))
-        loop.plan()
-        tables.append(loop.table("a"))
+        for _ in range(2):
+            loop.plan()
+            tables.append(loop.table("a"))
+            loop.run()
     return tables
 
 
@@ -846,7 +1012,7 @@ def test_a_story_ends_as_it_is_told(story: Story, value: object) -> None:
     assert story.under(value) == story.outcomes[value]
 
 
-@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.tell.__name__)
+@pytest.mark.parametrize("story", STORIES, ids=lambda s: f"{s.tell.__name__}-{s.axis}")
 def test_no_two_values_come_to_the_same(story: Story) -> None:
     assert len(story.outcomes) > 1
     for one, other in combinations(story.outcomes.values(), 2):

@@ -255,11 +255,14 @@ def simpler_outputs(output: Output) -> Iterator[Output]:
         yield evolve(output, drafts=drafts)
 
 
-def smaller(value: int, least: int) -> tuple[int, ...]:
-    """Numbers nearer to the least."""
-    step = 1 if value > least else -1
-    found = (least, (value + least) // 2, value - step)
-    return tuple(n for n in dict.fromkeys(found) if n != value)
+def smaller(value: float, least: int) -> tuple[int, ...]:
+    """Numbers nearer to the least, beginning with it; of a fraction the least alone."""
+    if value == least:
+        return ()
+    if not isinstance(value, int):
+        return (least,)
+    near = value - 1 if value > least else value + 1
+    return tuple(dict.fromkeys((least, near + (least - near) // 2, near)))
 
 
 def simpler_tokens(tokens: Tokens) -> Iterator[Tokens]:
@@ -367,11 +370,17 @@ LEAST = {
 
 
 def smaller_machines(machine: Machine) -> Iterator[Machine]:
-    """The same machine with one size smaller, where sizes and choices then still go together."""
-    for name, least in LEAST.items():
-        size: float = getattr(machine.config, name)
-        for value in smaller(size, least) if isinstance(size, int) else (0.0,) * (size > 0):
-            try:
-                yield Machine(evolve(machine.config, **{name: value}), machine.policy)
-            except ConfigError:
-                continue
+    """The same machine with one size smaller, or with two sizes smaller by one, as far as sizes and
+    choices then still go together."""
+    sizes: dict[str, float] = {name: getattr(machine.config, name) for name in LEAST}
+    one = [{name: value} for name in LEAST for value in smaller(sizes[name], LEAST[name])]
+    two = [
+        {name: smaller(sizes[name], LEAST[name])[-1] for name in pair}
+        for pair in combinations(LEAST, 2)
+        if all(sizes[name] > LEAST[name] for name in pair)
+    ]
+    for changed in one + two:
+        try:
+            yield Machine(evolve(machine.config, **changed), machine.policy)
+        except ConfigError:
+            continue

@@ -1,0 +1,39 @@
+"""The document of the specification is made from its registers, and never stale."""
+
+from __future__ import annotations
+
+import pytest
+
+from servecheck.document import document, main, place, standing
+from servespec.policy import PROFILES, VLLM_0_33
+from servespec.properties import PROPERTIES
+from servespec.rules import RULES
+
+
+def test_spec_readme_is_true() -> None:
+    assert place().read_text(encoding="utf-8") == document(), "run `make docs`"
+
+
+def test_the_check_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--check"]) == 0
+    assert capsys.readouterr().out == "spec/README.md is true\n"
+
+
+def test_every_recorded_rule_has_its_place() -> None:
+    numbers = {rule.number for rule in RULES}
+    assert {str(n) for n in range(1, 38)} <= numbers
+    assert all(rule.statement and rule.engine for rule in RULES)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_the_document_says_how_every_property_stands(name: str) -> None:
+    text = document()
+    for p in PROPERTIES.values():
+        assert p.statement in text
+        assert standing(p, PROFILES[name]) in text
+
+
+def test_a_property_stands_as_the_registry_says() -> None:
+    assert standing(PROPERTIES["OWN-1"], VLLM_0_33) == "holds"
+    assert standing(PROPERTIES["EVI-1"], PROFILES["MINIATURE"]) == "**falls**"
+    assert standing(PROPERTIES["BUD-2"], VLLM_0_33) == "falls when drafts are scheduled (γ > 0)"
