@@ -15,6 +15,8 @@ the same node, and the child is found again (IDX-2).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from servespec.chain import Chain, Namespace, Tokens, link
 
 
@@ -64,30 +66,38 @@ class Trie:
     def __init__(self) -> None:
         self.roots: dict[Namespace, Node] = {}
 
+    def root(self, namespace: Namespace) -> Node:
+        """Where the texts of a namespace begin."""
+        found = self.roots.get(namespace)
+        if found is None:
+            found = self.roots[namespace] = Node(namespace, None, ())
+        return found
+
     def extend(
-        self, known: list[Node], namespace: Namespace, text: Tokens | list[int], size: int
+        self, known: list[Node], namespace: Namespace, text: Sequence[int], size: int
     ) -> None:
         """Append to `known` the nodes of the full blocks of `text` that it lacks, and hold them."""
         start, length = len(known) * size, len(text)
         if start + size > length:
             return
-        if known:
-            node = known[-1]
-        else:
-            root = self.roots.get(namespace)
-            if root is None:
-                root = self.roots[namespace] = Node(namespace, None, ())
-            node = root
-        text = text if isinstance(text, tuple) else tuple(text[start:])
-        shift = 0 if len(text) == length else start
-        for begin in range(start - shift, length - size - shift + 1, size):
-            tokens = text[begin : begin + size]
+        node = known[-1] if known else self.root(namespace)
+        for begin in range(start, length - size + 1, size):
+            tokens = tuple(text[begin : begin + size])
             child = node.children.get(tokens)
             if child is None:
                 child = node.children[tokens] = Node(namespace, node, tokens)
             child.held += 1
             known.append(child)
             node = child
+
+    def grow(self, known: list[Node], namespace: Namespace, tokens: Tokens) -> None:
+        """Append to `known` the node of one full block more."""
+        node = known[-1] if known else self.root(namespace)
+        child = node.children.get(tokens)
+        if child is None:
+            child = node.children[tokens] = Node(namespace, node, tokens)
+        child.held += 1
+        known.append(child)
 
     def drop(self, nodes: list[Node]) -> None:
         """A request is gone: nobody holds these nodes for it any more."""

@@ -1,0 +1,84 @@
+"""Block bookkeeping alone: texts that begin, grow by a token, and end, over the fast pool.
+
+Theory of operation. This is what a serving loop asks of its cache manager when all decisions are
+made elsewhere: a text begins and shares what is cached of it, it grows token by token and takes a
+block when the last one is full, it ends. Full blocks are published at once.
+"""
+
+from __future__ import annotations
+
+from servecheck.engines.fast.pool import REMOVED, Entry, FastPool
+from servecheck.engines.fast.trie import Node
+from servespec import policy as choose
+from servespec.chain import PUBLIC, Namespace, Tokens
+from servespec.config import Config
+from servespec.policy import Policy
+
+
+class _Text:
+    __slots__ = ("names", "namespace", "table", "tail", "tokens")
+
+    def __init__(self, namespace: Namespace) -> None:
+        self.namespace = namespace
+        self.names: list[Node] = []
+        self.table: list[int] = []
+        self.tokens = 0
+        self.tail: list[int] = []
+        """Tokens of the last block, while it is not full."""
+
+
+class BlockManager:
+    """Texts and their blocks."""
+
+    def __init__(self, config: Config, policy: Policy) -> None:
+        self.size = config.block_size
+        self.policy = policy
+        self.log: list[Entry] = []
+        self.pool = FastPool(config, policy, self.log)
+        self.texts: dict[str, _Text] = {}
+
+    def begin(self, text_id: str, prompt: Tokens, namespace: Namespace = PUBLIC) -> int | None:
+        """Hold blocks for a prompt: how many of its tokens were cached; None for want of room."""
+        text, pool, size = _Text(namespace), self.pool, self.size
+        pool.trie.extend(text.names, namespace, prompt, size)
+        hits = pool.match(text.names, choose.hit_limit(self.policy, len(prompt), size))
+        new = -(-len(prompt) // size) - len(hits)
+        if new + pool.idle(hits) > pool.free:
+            pool.trie.drop(text.names)
+            return None
+        pool.acquire(hits)
+        text.table = hits + pool.extend(new)
+        pool.publish(text.table, text.names, len(hits), len(text.names))
+        text.tokens = len(prompt)
+        text.tail = list(prompt[len(text.names) * size :])
+        self.texts[text_id] = text
+        return len(hits) * size
+
+    def grow(self, text_id: str, token: int) -> bool:
+        """One token more; False for want of a block, and then nothing changes."""
+        text = self.texts[text_id]
+        tail = text.tail
+        if not tail and text.tokens == len(text.table) * self.size:
+            if not self.pool.free:
+                return False
+            text.table += self.pool.extend(1)
+        tail.append(token)
+        text.tokens += 1
+        if len(tail) == self.size:
+            at = len(text.names)
+            self.pool.trie.grow(text.names, text.namespace, tuple(tail))
+            self.pool.publish(text.table, text.names, at, at + 1)
+            tail.clear()
+        return True
+
+    def end(self, text_id: str) -> None:
+        """Let a text's blocks go."""
+        text = self.texts.pop(text_id)
+        self.pool.release(text.table)
+        self.pool.trie.drop(text.names)
+
+    def evictions(self) -> int:
+        """Blocks that lost their name since the last call."""
+        found = sum(entry[0] is REMOVED for entry in self.log)
+        self.log.clear()
+        return found
