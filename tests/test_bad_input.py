@@ -14,12 +14,12 @@ from attrs import evolve, frozen
 from servespec import moves, pool
 from servespec.actions import Abort, Action, Complete, Discard, Output, ResetCache, Schedule, Submit
 from servespec.cache import Allocate, CacheAction, CacheMachine, Clear, Free
-from servespec.chain import PUBLIC, Chain, Tokens, keys
+from servespec.chain import PUBLIC, Chain, Namespace, Tokens, keys, link
 from servespec.config import Config, check
 from servespec.errors import ActionDisabled, ConfigError, RequestError, SpecError
 from servespec.events import Reason, Refused, Submitted
 from servespec.machine import Machine, Universe
-from servespec.plan import PADDING, State
+from servespec.plan import State
 from servespec.policy import (
     MINIATURE,
     PROFILES,
@@ -32,6 +32,7 @@ from servespec.policy import (
     Publish,
     Release,
     Reset,
+    Sharing,
     prioritised,
 )
 from servespec.pool import Pool
@@ -404,8 +405,8 @@ MISUSES = {
     ),
     "padding that is accepted": of_outputs(
         PADDED,
-        (Output("a", (7,)), Output("b", (PADDING, 7))),
-        "request 'b' accepts (-1,) of drafts (-1, -1)",
+        (Output("a", (7,)), Output("b", (5, 7))),
+        "request 'b' accepts (5,) of drafts (-1, -1)",
         IN_ORDER,
         gamma=2,
     ),
@@ -563,7 +564,7 @@ def test_a_cache_is_misused(
 
 
 NO_MORE_THAN_LEFT = "schedule at least one token and no more than are left"
-A_LONG, NOTHING = (
+TOO_MANY, NOTHING = (
     ("a pass", f"{tokens} tokens of 8 left in the budget", NO_MORE_THAN_LEFT) for tokens in (9, 0)
 )
 NOBODY = "choose one of the running list"
@@ -573,11 +574,11 @@ NOBODY = "choose one of the running list"
     ("phase", "move", "said"),
     [
         (Phase.RUNNING, moves.Extend(0), NOTHING),
-        (Phase.RUNNING, moves.Extend(9), A_LONG),
+        (Phase.RUNNING, moves.Extend(9), TOO_MANY),
         (Phase.RUNNING, moves.Preempt(1, 1), ("Preempt", "nobody runs at 1", NOBODY)),
         (Phase.RUNNING, moves.Preempt(-1, 1), ("Preempt", "nobody runs at -1", NOBODY)),
         (Phase.ADMISSION, moves.Admit((), 0, ()), NOTHING),
-        (Phase.ADMISSION, moves.Admit((), 9, ()), A_LONG),
+        (Phase.ADMISSION, moves.Admit((), 9, ()), TOO_MANY),
         (
             Phase.ADMISSION,
             moves.Admit((), 2, ()),
@@ -636,8 +637,8 @@ def test_a_prompt_longer_than_a_text_may_be_is_refused_by_all(policy: Policy) ->
 
 @pytest.mark.parametrize("policy", EVERY_POLICY.values(), ids=EVERY_POLICY)
 def test_a_prompt_as_long_as_a_text_may_be(policy: Policy) -> None:
-    """It is queued by who queues everything, and refused by who refuses what can never end: below
-    max_model_len computed tokens it would."""
+    """It is no longer than a text may be, so who queues everything queues it. Who refuses what may
+    never end refuses it: cut in chunks, it can stop short of its last token."""
     loop = machine(policy)
     said = loop.apply(loop.initial(), Submit("x", (1,) * 8, 1)).events
     queued = policy.impossible is Impossible.QUEUE
@@ -712,6 +713,19 @@ def test_an_abort_after_the_end_changes_nothing() -> None:
     assert loop.apply(state, Abort("a")).state is state
 
 
+@pytest.mark.parametrize("release", Release)
+def test_an_id_may_be_used_again_at_once(release: Release) -> None:
+    """While the step of its old owner is in flight: what that brings is not for the new one, and
+    when the new one leaves, nothing of it stays."""
+    loop = machine(evolve(VLLM_0_33, release=release))
+    left = after(loop, *ONE, Abort("a"))
+    again = loop.apply(left, Submit("a", (4, 5), 9)).state
+    assert loop.apply(again, Abort("a")).state == left
+    done = loop.apply(again, Complete((Output("a", (7,)),)))
+    assert done.events == ()
+    assert done.state.live == again.waiting
+
+
 def test_what_an_aborted_request_brings_is_ignored() -> None:
     loop = machine()
     state = after(loop, *ONE, Abort("a"))
@@ -719,3 +733,64 @@ def test_what_an_aborted_request_brings_is_ignored() -> None:
         done = loop.apply(state, Complete(outputs))
         assert done.events == ()
         assert done.state.live == ()
+
+
+# --- nonsense that has a name -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("axis", "value"),
+    [("lookup", "oldest"), ("null_block", 7), ("publish", "at_schedule"), ("admission", None)],
+)
+def test_a_choice_that_is_no_value_of_its_axis_is_refused(axis: str, value: object) -> None:
+    changes: dict[str, Any] = {axis: value}
+    with pytest.raises(ConfigError, match="choose of") as caught:
+        evolve(VLLM_0_33, **changes)
+    assert caught.value.where == axis
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Submit("a", (1, -1), 1),
+        lambda: Submit("a", (1, True), 1),
+        lambda: Submit("a", (1,), 1, stop=(-2,)),
+        lambda: Submit("a", (1,), True),
+        lambda: Output("a", (-1,)),
+        lambda: Output("a", (1,), (-1,)),
+    ],
+)
+def test_what_is_no_token_or_no_count_is_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(RequestError, match="request 'a'"):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "where"),
+    [
+        ((0, 2, 3), "num_blocks"),
+        ((4, 0, 3), "block_size"),
+        ((4, -2, 3), "block_size"),
+        ((4, 2, 0), "num_slots"),
+    ],
+)
+def test_a_cache_of_no_size_is_refused(sizes: tuple[int, int, int], where: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        CacheMachine(*sizes, MINIATURE)
+    assert caught.value.where == where
+
+
+def test_a_cache_that_shares_nothing_shares_nothing() -> None:
+    cache = CacheMachine(4, 2, 3, evolve(MINIATURE, sharing=Sharing.OFF))
+    state = cache.initial()
+    for _ in range(2):
+        state = cache.apply(state, Allocate((1, 2))).state
+    assert state.slots == ((0,), (1,), ())
+
+
+def test_a_link_of_another_namespace_is_refused() -> None:
+    parent = link(PUBLIC, None, (501,))
+    with pytest.raises(SpecError, match="namespace of the parent"):
+        link(Namespace("x"), parent, (502,))
+    with pytest.raises(SpecError, match="at least one token"):
+        link(PUBLIC, None, ())

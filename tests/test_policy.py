@@ -805,9 +805,9 @@ def what_was_scheduled_already(start: Start) -> object:
 @shows(
     "victim",
     {
-        Victim.LAST_ADMITTED: ("a:3", "c b"),
-        Victim.WORST_PRIORITY: ("b:1 c:1", "a"),
-        Victim.NONE: ("b:1 c:1", ""),
+        Victim.LAST_ADMITTED: ("a:3", "c b", ()),
+        Victim.WORST_PRIORITY: ("b:1 c:1", "a", (2,)),
+        Victim.NONE: ("b:1 c:1", "", (2,)),
     },
 )
 def too_much_for_the_first(start: Start) -> object:
@@ -819,7 +819,7 @@ def too_much_for_the_first(start: Start) -> object:
     loop.submit("c", (4,))
     loop.plan()
     loop.run(a=(7, 7))
-    return loop.plan(), loop.preempted
+    return loop.plan(), loop.preempted, loop.table("b")
 
 
 @shows(

@@ -1043,7 +1043,7 @@ def test_rule_36_a_first_decode_is_padded() -> None:
     assert loop.entry("b").drafts == (PADDING, PADDING, PADDING)
     assert loop.table("b") == (3, 4)
     with pytest.raises(ActionDisabled, match="accepts"):
-        loop.run({"b": (PADDING, 5)})
+        loop.run({"b": (4, 5)})
     loop.run()
     assert (loop.computed("b"), loop.table("b")) == (1, (3, 4))
 

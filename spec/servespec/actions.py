@@ -25,16 +25,23 @@ class Submit:
     with_last: bool = False
 
     def __attrs_post_init__(self) -> None:
-        if not self.prompt:
-            raise RequestError(
-                f"request {self.id!r}", "the prompt is empty", "give at least one token"
-            )
-        if self.max_tokens < 1:
-            raise RequestError(
-                f"request {self.id!r}",
-                f"max_tokens is {self.max_tokens}",
-                "allow at least one token of output",
-            )
+        _demand(self, isinstance(self.id, str), "its id is no text", "name it by a text")
+        _tokens(self, "prompt", self.prompt)
+        _tokens(self, "stop", self.stop)
+        _demand(self, bool(self.prompt), "the prompt is empty", "give at least one token")
+        whole = isinstance(self.max_tokens, int) and not isinstance(self.max_tokens, bool)
+        _demand(
+            self,
+            whole and self.max_tokens >= 1,
+            f"max_tokens is {self.max_tokens}",
+            "allow at least one token of output",
+        )
+        _demand(
+            self,
+            isinstance(self.priority, int) and isinstance(self.namespace, Namespace),
+            f"priority is {self.priority!r}, namespace {self.namespace!r}",
+            "give a whole number and a Namespace",
+        )
 
 
 @frozen
@@ -50,6 +57,10 @@ class Output:
     id: str
     tokens: Tokens = ()
     drafts: Tokens = ()
+
+    def __attrs_post_init__(self) -> None:
+        _tokens(self, "tokens", self.tokens)
+        _tokens(self, "drafts", self.drafts)
 
 
 @frozen
@@ -77,3 +88,14 @@ class ResetCache:
 
 
 Action = Submit | Schedule | Complete | Discard | Abort | ResetCache
+
+
+def _demand(about: Submit | Output, condition: bool, problem: str, remedy: str) -> None:
+    if not condition:
+        raise RequestError(f"request {about.id!r}", problem, remedy)
+
+
+def _tokens(about: Submit | Output, name: str, tokens: Tokens) -> None:
+    """Token ids are whole numbers from 0; -1 is what a padded draft is."""
+    fine = isinstance(tokens, tuple) and all(type(t) is int and t >= 0 for t in tokens)
+    _demand(about, fine, f"its {name} are no token ids", "give a tuple of whole numbers from 0")

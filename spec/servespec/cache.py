@@ -13,10 +13,11 @@ from collections.abc import Iterator
 
 from attrs import frozen
 
+from servespec import policy as choose
 from servespec import pool as blocks
-from servespec.chain import PUBLIC, Namespace, Tokens, keys
-from servespec.config import blocks_for
-from servespec.errors import require
+from servespec.chain import PUBLIC, Chain, Namespace, Tokens, keys
+from servespec.config import blocks_for, demand_size
+from servespec.errors import ActionDisabled, require
 from servespec.events import PoolEvent
 from servespec.policy import Policy
 from servespec.pool import Blocks, Pool
@@ -58,12 +59,21 @@ class CacheTransition:
 
 @frozen
 class CacheMachine:
-    """A cache of `num_blocks` blocks of `block_size` tokens with `num_slots` slots."""
+    """A cache of `num_blocks` blocks of `block_size` tokens with `num_slots` slots.
+
+    Raises:
+        ConfigError: naming the size that is out of range.
+    """
 
     num_blocks: int
     block_size: int
     num_slots: int
     policy: Policy
+
+    def __attrs_post_init__(self) -> None:
+        least = {"num_blocks": self.policy.first_block + 1, "block_size": 1, "num_slots": 1}
+        for name, value in least.items():
+            demand_size(name, getattr(self, name), value)
 
     def initial(self) -> Cache:
         free = tuple(range(self.policy.first_block, self.num_blocks))
@@ -86,6 +96,8 @@ class CacheMachine:
             case Clear():
                 moved = blocks.clear(state.pool, self.policy)
                 return CacheTransition(Cache(moved.pool, state.slots), moved.events)
+            case _:
+                raise ActionDisabled("apply", f"{action!r} is no action", "give one of the three")
 
     def enabled(self, state: Cache, texts: tuple[Tokens, ...]) -> Iterator[CacheAction]:
         """Every enabled allocation of one of the texts, and every enabled free."""
@@ -97,9 +109,15 @@ class CacheMachine:
             if table:
                 yield Free(slot)
 
+    def keys(self, action: Allocate) -> tuple[Chain, ...]:
+        """The keys of a text's full blocks; none where nothing is shared."""
+        if not choose.shares(self.policy):
+            return ()
+        return keys(action.namespace, action.text, self.block_size)
+
     def hits(self, state: Cache, action: Allocate) -> Blocks:
         """The blocks that an allocation would share."""
-        known = keys(action.namespace, action.text, self.block_size)
+        known = self.keys(action)
         return blocks.match(state.pool, self.policy, known, len(action.text), self.block_size)
 
     def demand(self, state: Cache, action: Allocate) -> int:
@@ -120,7 +138,7 @@ def allocate(machine: CacheMachine, state: Cache, action: Allocate) -> CacheTran
     shared = blocks.acquire(state.pool, hits)
     count = blocks_for(len(action.text), machine.block_size) - len(hits)
     taken = blocks.extend(shared.pool, count)
-    known = keys(action.namespace, action.text, machine.block_size)
+    known = machine.keys(action)
     table = hits + taken.blocks
     told = blocks.publish(taken.pool, table[len(hits) : len(known)], known[len(hits) :])
     slots = _with(state.slots, state.slots.index(()), table)

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from attrs import frozen
+
+from servespec.errors import SpecError
 
 Token = int
 Tokens = tuple[int, ...]
@@ -57,12 +59,21 @@ class Chain:
         return tuple(node.tokens for node in self.path())[::-1]
 
     def __repr__(self) -> str:
-        digest = hashlib.blake2b(repr((self.namespace, self.runs())).encode(), digest_size=4)
-        return f"Chain({self.length} tokens, {digest.hexdigest()})"
+        unknown = [self]
+        while unknown[-1] not in _DIGESTS and unknown[-1].parent is not None:
+            unknown.append(unknown[-1].parent)
+        for node in reversed(unknown):
+            before = repr(node.namespace).encode() if node.parent is None else _DIGESTS[node.parent]
+            data = before + repr(node.tokens).encode()
+            _DIGESTS[node] = hashlib.blake2b(data, digest_size=8).digest()
+        return f"Chain({self.length} tokens, {_DIGESTS[self][:4].hex()})"
 
     def __reduce__(self) -> tuple[object, ...]:
         return chain, (self.namespace, self.runs())
 
+
+_DIGESTS: WeakKeyDictionary[Chain, bytes] = WeakKeyDictionary()
+"""What `repr` shows, kept: a state shows many links of one chain."""
 
 _LINKS: WeakValueDictionary[tuple[Namespace | Chain, Tokens], Chain] = WeakValueDictionary()
 
@@ -72,6 +83,12 @@ def link(namespace: Namespace, parent: Chain | None, tokens: Tokens) -> Chain:
     before: Namespace | Chain = namespace if parent is None else parent
     found = _LINKS.get((before, tokens))
     if found is None:
+        if not tokens or (parent is not None and parent.namespace != namespace):
+            raise SpecError(
+                "link",
+                f"{tokens} under {namespace} after {parent!r}",
+                "give at least one token, and the namespace of the parent",
+            )
         length = len(tokens) + (0 if parent is None else parent.length)
         found = _LINKS[before, tokens] = Chain(namespace, parent, tokens, length)
     return found

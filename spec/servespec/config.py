@@ -53,11 +53,11 @@ class Config:
         for attribute in fields(Config):
             kind, value = attribute.name, getattr(self, attribute.name)
             if kind == "watermark":
-                _demand(kind, value, 0 <= value < 1, "lies outside 0 ≤ watermark < 1")
+                part = isinstance(value, int | float) and not isinstance(value, bool)
+                _demand(kind, value, part and 0 <= value < 1, "lies outside 0 ≤ watermark < 1")
                 continue
             least = 0 if attribute.default == 0 else 1
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            _demand(kind, value, whole and value >= least, f"is no whole number ≥ {least}")
+            demand_size(kind, value, least)
         gamma, budget = self.num_speculative_tokens, self.max_num_batched_tokens
         threshold = self.long_prefill_token_threshold
         _demand(
@@ -126,6 +126,12 @@ def check(config: Config, policy: Policy) -> None:
         policy.chunked_prefill or config.long_prefill_token_threshold == 0,
         "cuts prompts into chunks while chunked_prefill is off",
     )
+
+
+def demand_size(name: str, value: object, least: int) -> None:
+    """A size is a whole number, and no smaller than `least`."""
+    enough = isinstance(value, int) and not isinstance(value, bool) and value >= least
+    _demand(name, value, enough, f"is no whole number ≥ {least}")
 
 
 def _demand(name: str, value: object, condition: bool, problem: str) -> None:

@@ -35,7 +35,7 @@ from servespec.actions import (
 )
 from servespec.chain import Tokens
 from servespec.config import Config, check, usable_blocks
-from servespec.errors import require
+from servespec.errors import ActionDisabled, require
 from servespec.events import Delivered, Event, Finished, Preempted, Reason, Refused, Submitted
 from servespec.moves import published
 from servespec.plan import Plan, Planned, State, let_go, sent_back
@@ -98,6 +98,8 @@ class Machine:
                 return abort(self, state, action)
             case ResetCache():
                 return reset_cache(self, state, action)
+            case _:
+                raise ActionDisabled("apply", f"{action!r} is no action", "give one of the six")
 
     def enabled(self, state: State, universe: Universe) -> Iterator[Action]:
         """Every enabled action of a universe, in a fixed order."""

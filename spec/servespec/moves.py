@@ -156,7 +156,7 @@ def extend(p: Pass, move: Extend) -> Pass:
     """A running request that finds its blocks is scheduled, in order, and its tokens leave the
     budget."""
     request = p.queue[p.cursor]
-    _within_budget(p, move.tokens)
+    _within_budget(p, request, request.computed, request.drafts, move.tokens)
     slots = slots_running(p.config, request, move.tokens)
     count = blocks.missing(len(request.table), slots, p.config.block_size)
     taken = blocks.extend(p.state.pool, count)
@@ -172,7 +172,15 @@ def admit(p: Pass, move: Admit) -> Pass:
     """An admitted request leaves the waiting queue and goes to the end of the running list. Its
     hits begin its table and count as computed and published."""
     request = p.queue[p.cursor]
-    _within_budget(p, move.tokens)
+    computed = computed_by(move.hits, request, p.config)
+    _within_budget(p, request, computed, move.drafts, move.tokens)
+    found = tuple(p.state.pool.blocks[b].key for b in move.hits)
+    require(
+        found == request.keys[: len(found)] and len(move.drafts) <= p.config.num_speculative_tokens,
+        "Admit",
+        f"hits {move.hits} or drafts {move.drafts} are not of request {request.id!r}",
+        "share blocks that carry its keys",
+    )
     require(
         len(p.state.running) < p.config.max_num_seqs,
         "Admit",
@@ -183,7 +191,6 @@ def admit(p: Pass, move: Admit) -> Pass:
     hits = blocks.acquire(p.state.pool, move.hits)
     count = blocks.missing(len(move.hits), slots, p.config.block_size)
     taken = blocks.extend(hits.pool, count)
-    computed = computed_by(move.hits, request, p.config)
     table = move.hits + taken.blocks
     grown = evolve(
         request, table=table, computed=computed, published=len(move.hits), drafts=move.drafts
@@ -196,12 +203,19 @@ def admit(p: Pass, move: Admit) -> Pass:
     return _plan(moved, place, grown, move.tokens, taken.blocks, admitted=True)
 
 
-def _within_budget(p: Pass, tokens: int) -> None:
+def _within_budget(p: Pass, request: Request, computed: int, drafts: Tokens, tokens: int) -> None:
     require(
         0 < tokens <= p.tokens_left,
         "a pass",
         f"{tokens} tokens of {p.tokens_left} left in the budget",
         "schedule at least one token and no more than are left",
+    )
+    there = request.length + len(drafts) - computed
+    require(
+        tokens <= there,
+        "a pass",
+        f"{tokens} tokens of {there} that request {request.id!r} has to compute",
+        "schedule text and drafts that exist",
     )
 
 

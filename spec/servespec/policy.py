@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, get_type_hints
 
 from attrs import evolve, frozen
 
+from servespec.errors import ConfigError
 from servespec.rules import rule
 
 
@@ -148,6 +149,13 @@ class Policy:
     release: Release
     reset: Reset
 
+    def __attrs_post_init__(self) -> None:
+        for name, kind in _KINDS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                allowed = [True, False] if kind is bool else [v.name for v in kind]
+                raise ConfigError(name, f"{value!r} is no {kind.__name__}", f"choose of {allowed}")
+
     @property
     def first_block(self) -> int:
         """Lowest block that is handed out (rule 1)."""
@@ -156,7 +164,11 @@ class Policy:
     @property
     def publishes_unwritten(self) -> bool:
         """Blocks can be found before their content exists; then every plan must be run."""
-        return self.sharing is Sharing.FULL_BLOCKS and self.publish is Publish.AT_SCHEDULE
+        return shares(self) and self.publish is Publish.AT_SCHEDULE
+
+
+_KINDS: dict[str, type[bool] | type[Enum]] = get_type_hints(Policy)
+"""The axes, and what their values are."""
 
 
 class Queued(Protocol):
@@ -171,6 +183,11 @@ class Queued(Protocol):
 
 
 # --- the pool's choices --------------------------------------------------------------------
+
+
+def shares(policy: Policy) -> bool:
+    """Full blocks have keys, and can be found."""
+    return policy.sharing is Sharing.FULL_BLOCKS
 
 
 def copy_found(policy: Policy, copies: Sequence[int]) -> int:

@@ -41,7 +41,7 @@ class Block:
 
     ref_count: int = 0
     key: Chain | None = None
-    content: tuple[Chain | None, ...] = ()
+    content: tuple[Chain | None, ...] = field(default=(), repr=False)
 
 
 EMPTY = Block()
@@ -129,6 +129,7 @@ def acquire(pool: Pool, hits: Sequence[int]) -> Moved:
     blocks = list(pool.blocks)
     for b in hits:
         block = blocks[b]
+        require(block.key is not None, "acquire", f"block {b} has no key", "acquire what was found")
         blocks[b] = Block(block.ref_count + 1, block.key, block.content)
     free = tuple(b for b in pool.free if blocks[b].ref_count == 0)
     return Moved(Pool(tuple(blocks), free, pool.index), tuple(hits))
@@ -139,7 +140,7 @@ def extend(pool: Pool, count: int) -> Moved:
     """Blocks are taken from the head of the free queue. One that still has a key is evicted: it
     leaves the index, and says so, even if another copy of the key stays."""
     require(
-        count <= len(pool.free),
+        0 <= count <= len(pool.free),
         "extend",
         f"{count} blocks of {len(pool.free)} free ones",
         "ask `demand` first",

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from attrs import evolve, frozen
 
+from servespec import policy as choose
 from servespec.actions import Submit
 from servespec.chain import Chain, Namespace, Tokens, extend_keys
 from servespec.config import Config
-from servespec.policy import Policy, Sharing
+from servespec.policy import Policy
 from servespec.rules import rule
 
 
@@ -70,7 +71,7 @@ def with_output(request: Request, tokens: Tokens, config: Config, policy: Policy
     request knows those of its text as soon as the tokens are known. Where nothing is shared
     there are none."""
     longer = evolve(request, output=request.output + tokens)
-    if policy.sharing is Sharing.OFF:
+    if not choose.shares(policy):
         return longer
     size, known = config.block_size, longer.keys
     if longer.length < (len(known) + 1) * size:

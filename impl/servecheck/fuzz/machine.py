@@ -156,7 +156,7 @@ def machine_class(
     """A state machine class, over given sizes and choices or over all of them.
 
     `properties` are all unless given. `before_run` is called when a run begins, and may end the
-    search by an exception that is no Exception.
+    search by a KeyboardInterrupt: Hypothesis takes anything else for a fault of the run.
     """
     chosen = tuple(PROPERTIES.values() if properties is None else properties)
     body = {

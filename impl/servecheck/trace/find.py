@@ -11,26 +11,20 @@ condition under which the registry says that a property falls (`TARGETS`).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
 from attrs import define, evolve, frozen
 
 from servecheck.trace.lasso import WATCHED
-from servecheck.trace.model import TraceError, Verdict
-from servecheck.trace.shrink import (
-    Actions,
-    StillFails,
-    adapted,
-    falls,
-    shrink_world,
-    size_of,
-)
+from servecheck.trace.model import Verdict
+from servecheck.trace.shrink import StillFails, adapted, fall_in, falls, shrink, shrink_world
+from servecheck.trace.simpler import Actions, size_of
 from servecheck.trace.write import record
 from servespec.actions import Abort, Action, Complete, Output, ResetCache, Schedule, Submit
-from servespec.config import Config
 from servespec.chain import Tokens
+from servespec.config import Config, usable_blocks
 from servespec.machine import Machine
 from servespec.plan import State
 from servespec.policy import MINIATURE, VLLM_0_33, Order, Policy, StepMix, prioritised
@@ -116,3 +110,87 @@ def find(property_id: str, machine: Machine, seed: int, runs: int = RUNS) -> Act
                 return tuple(actions)
             state = moved.state
     return None
+
+
+# --- the committed traces ------------------------------------------------------------------
+
+
+@frozen
+class Target:
+    """One trace to commit: a property, and a machine under which it falls."""
+
+    property_id: str
+    trace: str
+    """Its file name."""
+    config: Config
+    """Where the search begins; sizes are shrunk with the run."""
+    policy: Policy
+    wanted: Callable[[Machine], bool] = lambda machine: True
+    """What a smaller machine must still be."""
+
+    @property
+    def machine(self) -> Machine:
+        return Machine(self.config, self.policy)
+
+    def fails(self, machine: Machine) -> StillFails:
+        """The question whether the property falls, asked of machines that are wanted."""
+        asked = falls(machine, self.property_id)
+        return asked if self.wanted(machine) else lambda actions: False
+
+
+def longest_text_fits(machine: Machine) -> bool:
+    """What vLLM checks when it starts: a text of max_model_len tokens fits into the pool."""
+    config = machine.config
+    return config.blocks_for(config.max_model_len) <= usable_blocks(config, machine.policy)
+
+
+_CHUNKS = Config(7, 1, 12, 5, 3, long_prefill_token_threshold=3)
+"""A victim must have been given two blocks in the very pass, and others room in its budget."""
+_DRAFTS = Config(8, 2, 12, 4, 3, long_prefill_token_threshold=2, num_speculative_tokens=1)
+
+TARGETS = (
+    Target("CON-1", "CON-1.jsonl", _CHUNKS, prioritised(VLLM_0_33)),
+    Target("CON-1r", "CON-1r.jsonl", _CHUNKS, prioritised(VLLM_0_33)),
+    Target("CON-3", "CON-3.jsonl", _CHUNKS, prioritised(VLLM_0_33)),
+    Target("BUD-2", "BUD-2.jsonl", _DRAFTS, VLLM_0_33),
+    Target(
+        "BUD-2",
+        "BUD-2-prefill-first.jsonl",
+        Config(8, 1, 12, 4, 3),
+        evolve(VLLM_0_33, step_mix=StepMix.PREFILL_FIRST),
+    ),
+    Target("EVI-1", "EVI-1.jsonl", Config(6, 2, 12, 8, 3), MINIATURE),
+    Target("LIV-1", "LIV-1.jsonl", Config(6, 2, 6, 4, 3), VLLM_0_33, longest_text_fits),
+)
+"""One for each condition under which a property is known to fall."""
+
+SEEDS = 8
+"""Searches of which the smallest result is taken."""
+
+
+def smallest(target: Target, seeds: Sequence[int] = range(SEEDS)) -> tuple[Machine, Actions] | None:
+    """The smallest run, and the smallest machine, that searches from these seeds come to."""
+    machine = target.machine
+    fails = target.fails(machine)
+    found = (find(target.property_id, machine, seed) for seed in seeds)
+    shrunk = [shrink(machine, actions, fails) for actions in found if actions is not None]
+    if not shrunk:
+        return None
+    return shrink_world(machine, min(shrunk, key=size_of), target.fails)
+
+
+def write(target: Target, folder: Path) -> Path:
+    """Search, and write the trace of what is found, with a snapshot on every line."""
+    found = smallest(target)
+    if found is None:
+        raise SystemExit(f"{target.property_id} did not fall in {SEEDS} searches: {target.trace}")
+    machine, actions = found
+    path = folder / target.trace
+    what = fall_in(machine, target.property_id, actions)
+    record(path, machine, actions, Verdict("falls", target.property_id, what), snapshot_every=1)
+    return path
+
+
+if __name__ == "__main__":
+    for each in TARGETS:
+        print(write(each, Path(sys.argv[1])))

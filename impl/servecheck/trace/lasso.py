@@ -15,7 +15,7 @@ from attrs import frozen
 
 from servespec.actions import Complete, Schedule, Submit
 from servespec.config import Config
-from servespec.machine import Machine, fits_alone
+from servespec.machine import fits_alone
 from servespec.plan import State
 from servespec.policy import Impossible, Policy
 from servespec.properties import PROPERTIES, VACUOUS, Falls, Kind, Monitor, Outcome, Property, Step

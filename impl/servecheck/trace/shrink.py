@@ -8,9 +8,11 @@ becomes the run to go on from.
 
     actions ──drop a chunk, simplify a payload──▶ mend ──▶ smaller? ──▶ still_fails? ──▶ keep
 
-Smaller is an order on (actions, tokens, values, names), so shrinking ends. Chunks go from half of
-the run down to one action (delta debugging: Zeller and Hildebrandt, 2002), from the back, since
-the end of a run is what fails. `shrink_world` also makes the machine smaller, size by size.
+Smaller is an order (`size_of`) in which there is no endless way down, so shrinking ends. First the
+shortest end of the run that fails by itself is looked for, since what fails is the end; then chunks
+go, from half of the run down to one action (delta debugging: Zeller and Hildebrandt, 2002). What is
+found is a local minimum: another run may come to a smaller one. `shrink_world` also makes the
+machine smaller, size by size.
 """
 
 from __future__ import annotations
@@ -18,52 +20,44 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
 
-from attrs import define, evolve
+from attrs import define, evolve, field
 
 from servecheck.trace.lasso import WATCHED
-from servespec.actions import (
-    Abort,
-    Action,
-    Complete,
-    Discard,
-    Output,
-    ResetCache,
-    Schedule,
-    Submit,
-)
-from servespec.chain import PUBLIC, Tokens
-from servespec.config import Config
+from servecheck.trace.simpler import TOGETHER, Actions, Size, simpler_actions, size_of, smaller
+from servespec.actions import Action, Complete, Output, Submit
 from servespec.errors import ActionDisabled, ConfigError
 from servespec.machine import Machine, acceptable
 from servespec.plan import Plan, Planned, State
 from servespec.properties import Fall, step_of
 
 StillFails = Callable[[Sequence[Action]], bool]
-Actions = tuple[Action, ...]
 
+SHORT = 6
+"""Actions in a row that are left out together, once the chunks are that short."""
 FEW = 16
 """Actions of a run of which all pairs are tried."""
 
 
+def fall_in(machine: Machine, property_id: str, actions: Iterable[Action]) -> str | None:
+    """What is wrong where a property first falls on a run; None if it does not, or the run is not
+    legal up to there."""
+    asked, state = WATCHED[property_id], machine.initial()
+    monitor = asked.start(machine, state)
+    for action in actions:
+        try:
+            moved = machine.apply(state, action)
+        except ActionDisabled:
+            return None
+        monitor, outcome = monitor.after(step_of(machine, state, action, moved))
+        if isinstance(outcome, Fall):
+            return outcome.what
+        state = moved.state
+    return None
+
+
 def falls(machine: Machine, property_id: str) -> StillFails:
     """The question whether a property falls on a run of this machine."""
-    asked = WATCHED[property_id]
-
-    def fails(actions: Sequence[Action]) -> bool:
-        state = machine.initial()
-        monitor = asked.start(machine, state)
-        for action in actions:
-            try:
-                moved = machine.apply(state, action)
-            except ActionDisabled:
-                return False
-            monitor, outcome = monitor.after(step_of(machine, state, action, moved))
-            if isinstance(outcome, Fall):
-                return True
-            state = moved.state
-        return False
-
-    return fails
+    return lambda actions: fall_in(machine, property_id, actions) is not None
 
 
 # --- mending -------------------------------------------------------------------------------
@@ -109,28 +103,6 @@ def _output(entry: Planned, said: Output, most: int) -> Output:
 
 # --- smaller -------------------------------------------------------------------------------
 
-Size = tuple[int, int, int, int]
-
-
-def size_of(actions: Sequence[Action]) -> Size:
-    """Actions, tokens in them, how large and how special their values are, how odd the names."""
-    tokens = values = names = 0
-    submits = 0
-    for action in actions:
-        match action:
-            case Submit(id, prompt, max_tokens, namespace, priority, stop, with_last):
-                tokens += len(prompt) + max_tokens + len(stop)
-                values += sum(map(abs, (*prompt, *stop, priority))) + with_last
-                values += sum(part is not None for part in (namespace.adapter, namespace.salt))
-                names += id != f"r{submits}"
-                submits += 1
-            case Complete(outputs):
-                tokens += sum(len(o.tokens) + len(o.drafts) for o in outputs)
-                values += sum(abs(t) for o in outputs for t in (*o.tokens, *o.drafts))
-            case ResetCache(preempt_running):
-                values += preempt_running
-    return len(actions), tokens, values, names
-
 
 @define
 class _Shrinker:
@@ -138,19 +110,26 @@ class _Shrinker:
     still_fails: StillFails
     best: Actions
     size: Size
+    tried: set[Actions] = field(factory=set)
+    """What does not fail, or is not smaller than the best."""
 
     def keeps(self, candidate: Iterable[Action]) -> bool:
         """Go on from a candidate, if it still fails and is smaller."""
-        mended = mend(self.machine, candidate)
-        size = size_of(mended)
-        if size >= self.size or not self.still_fails(mended):
+        given = tuple(candidate)
+        if given in self.tried:
             return False
-        self.best, self.size = mended, size
-        return True
+        mended = mend(self.machine, given)
+        size = size_of(mended)
+        if size < self.size and mended not in self.tried and self.still_fails(mended):
+            self.best, self.size = mended, size
+            return True
+        self.tried |= {given, mended}
+        return False
 
     def run(self) -> None:
         """Shrink until nothing gets smaller."""
         self.cut_tail()
+        self.cut_head()
         size = len(self.best)
         while size > 1:
             size //= 2
@@ -159,8 +138,9 @@ class _Shrinker:
         while before != self.size:
             before = self.size
             self.simplify()
-            self.drop(2)
-            self.drop(1)
+            self.come_earlier()
+            for count in range(SHORT, 0, -1):
+                self.drop(count)
             self.drop_two()
 
     def cut_tail(self) -> None:
@@ -173,6 +153,12 @@ class _Shrinker:
             middle = (fine + bad) // 2
             fine, bad = (fine, middle) if self.still_fails(whole[:middle]) else (middle, bad)
         self.keeps(whole[:bad])
+
+    def cut_head(self) -> None:
+        """Begin later: the shortest of the last 8, 16, 32, … actions that fail by themselves."""
+        size = 8
+        while size < len(self.best) and not self.keeps(self.best[-size:]):
+            size *= 2
 
     def drop(self, count: int) -> None:
         """Leave out so many actions in a row, wherever that can be, from the back."""
@@ -191,6 +177,15 @@ class _Shrinker:
             rest = (action for at, action in enumerate(self.best) if at not in (i, j))
             if self.keeps(rest):
                 return
+
+    def come_earlier(self) -> None:
+        """Let requests come as soon as the one before them."""
+        first = 0
+        for at in range(len(self.best)):
+            if at < len(self.best) and isinstance(self.best[at], Submit):
+                best = self.best
+                self.keeps((*best[:first], best[at], *best[first:at], *best[at + 1 :]))
+                first += 1
 
     def simplify(self) -> None:
         """Make payloads simpler, first all together, then one by one."""
@@ -216,130 +211,16 @@ def shrink(machine: Machine, actions: Sequence[Action], still_fails: StillFails)
     return shrinker.best
 
 
-# --- simpler payloads ----------------------------------------------------------------------
-
-
-def simpler_actions(action: Action) -> Iterator[Action]:
-    """Actions of the same kind that say less, the boldest first."""
-    match action:
-        case Submit():
-            yield from simpler_submits(action)
-        case Complete(outputs):
-            for at, output in enumerate(outputs):
-                for simpler in simpler_outputs(output):
-                    yield Complete((*outputs[:at], simpler, *outputs[at + 1 :]))
-        case ResetCache(True):
-            yield ResetCache(False)
-
-
-def simpler_submits(submit: Submit) -> Iterator[Submit]:
-    if submit.namespace != PUBLIC:
-        yield evolve(submit, namespace=PUBLIC)
-    if submit.stop:
-        yield evolve(submit, stop=())
-    if submit.with_last:
-        yield evolve(submit, with_last=False)
-    for priority in smaller(submit.priority, 0):
-        yield evolve(submit, priority=priority)
-    for max_tokens in smaller(submit.max_tokens, 1):
-        yield evolve(submit, max_tokens=max_tokens)
-    for prompt in simpler_tokens(submit.prompt):
-        if prompt:
-            yield evolve(submit, prompt=prompt)
-
-
-def simpler_outputs(output: Output) -> Iterator[Output]:
-    for tokens in simpler_tokens(output.tokens):
-        yield evolve(output, tokens=tokens)
-    for drafts in simpler_tokens(output.drafts):
-        yield evolve(output, drafts=drafts)
-
-
-def smaller(value: float, least: int) -> tuple[int, ...]:
-    """Numbers nearer to the least, beginning with it; of a fraction the least alone."""
-    if value == least:
-        return ()
-    if not isinstance(value, int):
-        return (least,)
-    near = value - 1 if value > least else value + 1
-    return tuple(dict.fromkeys((least, near + (least - near) // 2, near)))
-
-
-def simpler_tokens(tokens: Tokens) -> Iterator[Tokens]:
-    """Fewer of them, or more of them 0."""
-    count = len(tokens)
-    while count:
-        for start in range(0, len(tokens), count):
-            yield tokens[:start] + tokens[start + count :]
-        count //= 2
-    if any(tokens):
-        yield (0,) * len(tokens)
-        for at, token in enumerate(tokens):
-            if token:
-                yield (*tokens[:at], 0, *tokens[at + 1 :])
-
-
-def each_submit(change: Callable[[Submit], Submit]) -> Callable[[Actions], Actions]:
-    """The same change to every request."""
-    return lambda actions: tuple(change(a) if isinstance(a, Submit) else a for a in actions)
-
-
-def renumbered(actions: Actions) -> Actions:
-    """Tokens by the order in which they first occur."""
-    numbers: dict[int, int] = {}
-
-    def new(tokens: Tokens) -> Tokens:
-        return tuple(numbers.setdefault(token, len(numbers)) for token in tokens)
-
-    found = list[Action]()
-    for action in actions:
-        match action:
-            case Submit():
-                action = evolve(action, prompt=new(action.prompt), stop=new(action.stop))
-            case Complete(outputs):
-                action = Complete(tuple(Output(o.id, new(o.tokens), new(o.drafts)) for o in outputs))
-        found.append(action)
-    return tuple(found)
-
-
-def renamed(actions: Actions) -> Actions:
-    """Requests by the order in which they come: r0, r1, …"""
-    names: dict[str, str] = {}
-    came = 0
-    found = list[Action]()
-    for action in actions:
-        match action:
-            case Submit():
-                names[action.id] = f"r{came}"
-                came += 1
-                action = evolve(action, id=names[action.id])
-            case Complete(outputs):
-                action = Complete(tuple(evolve(o, id=names.get(o.id, o.id)) for o in outputs))
-            case Abort(id):
-                action = Abort(names.get(id, id))
-        found.append(action)
-    return tuple(found)
-
-
-TOGETHER: tuple[Callable[[Actions], Actions], ...] = (
-    renamed,
-    renumbered,
-    each_submit(lambda submit: evolve(submit, namespace=PUBLIC, stop=())),
-    each_submit(lambda submit: evolve(submit, priority=0)),
-    each_submit(lambda submit: evolve(submit, prompt=submit.prompt[1:] or submit.prompt)),
-    each_submit(lambda submit: evolve(submit, prompt=submit.prompt[:-1] or submit.prompt)),
-    each_submit(lambda submit: evolve(submit, max_tokens=max(submit.max_tokens - 1, 1))),
-)
-"""Changes that help only if all requests undergo them."""
-
-
 # --- the machine too -----------------------------------------------------------------------
 
 
 def shrink_world(
     machine: Machine, actions: Sequence[Action], fails: Callable[[Machine], StillFails]
 ) -> tuple[Machine, Actions]:
-    """Shrink the run, then the sizes of the machine as far as the run goes on failing, and again."""
+    """Shrink the run; then one size of the machine, if the run goes on failing; and so on.
+
+    `fails` gives the question for a machine. Choices stay as they are.
+    """
     best = shrink(machine, actions, fails(machine))
     while True:
         for smaller_machine in smaller_machines(machine):

@@ -1,0 +1,493 @@
+"""Where everything stands in the picture of a scene.
+
+Theory of operation. The picture has parts, one under the other:
+
+* the title: which moment, what was done, what became of which blocks;
+* the *tables*. A row is a text in the pool (`rows`), a column a position in the text. A block that
+  several rows share is drawn once, as high as all of them together: an icicle plot of the tree of
+  prefixes. A family of rows that is wider than the page goes on in further bands;
+* the *free queue*, from its head, as a chain of small boxes; and the requests that wait;
+* the legend, of what occurs in this picture and of nothing else.
+
+No arrow is drawn between tables: what continues what, stands right of it. Two tables may hold the
+same block behind different copies of one content; its second box has its number in brackets.
+
+Nothing is left to chance or to a font (`marks`): the same scene is the same drawing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+
+from attrs import define, field
+
+from servecheck.view import boxes
+from servecheck.view.boxes import FAINT, FRAME, HATCH, IDLE, PAPER, RELEASED, SHARED, STRIPE
+from servecheck.view.marks import (
+    GREY,
+    INK,
+    Drawing,
+    Mark,
+    Rect,
+    Shape,
+    Strokes,
+    Text,
+    text_width,
+)
+from servecheck.view.rows import Family, Row, families_of
+from servecheck.view.scene import Change, Scene, ShownBlock
+from servecheck.view.words import cut, listed, wrapped
+
+PAGE, NARROWEST = 1040.0, 620.0
+"""Width of a picture: no more, unless a single column needs it; no less, for its texts."""
+EDGE = 16.0
+GAP = 4.0
+"""Between two boxes."""
+ROW, IDLE_ROW = 40.0, 26.0
+CHIP = 22.0
+"""Height of the small boxes."""
+LONGEST_ID, LONGEST_SPACE = 18, 34
+MOST_LISTED = 16
+MOST_LINES = 3
+"""Of requests that wait."""
+
+
+def layout(scene: Scene) -> Drawing:
+    """The picture of a scene."""
+    return _Layout(scene).drawing()
+
+
+@define
+class _Layout:
+    """The drawing so far."""
+
+    scene: Scene
+    marks: list[Mark] = field(factory=list)
+    y: float = EDGE
+    """Where the next thing may begin."""
+    families: list[Family] = field(init=False)
+    patterns: dict[str, int] = field(init=False)
+    """Of each namespace but the public one."""
+    label: float = field(init=False)
+    """Width of what stands left of the boxes."""
+    column: float = field(init=False)
+    """Width of a column, its gap included."""
+    page: float = field(init=False)
+    seen: set[str] = field(factory=set)
+    """What occurs, for the legend."""
+    drawn: set[int] = field(factory=set)
+    """Blocks that have a box in the tables."""
+    positions: int | None = None
+    """The first one of the column heads that stand above."""
+
+    def __attrs_post_init__(self) -> None:
+        scene = self.scene
+        self.families = families_of(scene)
+        spaces = {b.namespace for b in scene.blocks.values()} - {"", "public"}
+        self.patterns = {space: at for at, space in enumerate(sorted(spaces))}
+        rows = [row for family in self.families for row in family]
+        texts = [text.width for row in rows for text in _label(row, 0, 0, row.start)]
+        self.label = max((*texts, 62.0)) + 22
+        hatched = bool(self.patterns)
+        times = Counter(
+            number
+            for number, _ in {
+                pair for row in rows for pair in zip(row.path, row.boxes, strict=True)
+            }
+        )
+        needed = (
+            boxes.width_needed(b, hatched, times[b.number] > 1) for b in scene.blocks.values()
+        )
+        self.column = GAP + max(needed, default=30.0)
+        longest = max((len(row.path) for row in rows), default=0)
+        least, wanted = (2 * EDGE + self.label + n * self.column for n in (1, longest))
+        self.page = max(least, NARROWEST, min(PAGE, wanted))
+
+    def drawing(self) -> Drawing:
+        self._title()
+        self._tables()
+        self._queue()
+        self._waiting()
+        self._legend()
+        scene = self.scene
+        title = f"{scene.name}, {scene.place}: {cut(scene.doing, 200)}"
+        return Drawing(self.page, self.y + EDGE, title, tuple(self.marks))
+
+    @property
+    def inner(self) -> float:
+        """Width without the edges."""
+        return self.page - 2 * EDGE
+
+    @property
+    def left(self) -> float:
+        """Where the boxes begin."""
+        return EDGE + self.label
+
+    def _paragraph(self, text: str, size: float, lines: int, fill: str = INK) -> None:
+        for line in wrapped(text, int(self.inner / (0.6 * size)), lines):
+            self.y += size + 4
+            self.marks.append(Text(EDGE, self.y, line, size, fill=fill))
+
+    def _heading(self, text: str) -> None:
+        self.y += 30
+        self.marks.append(Text(EDGE, self.y, text, 12, bold=True, prose=True))
+        self.y += 6
+
+    # --- title ---
+
+    def _title(self) -> None:
+        scene = self.scene
+        name = cut(scene.name, 36)
+        self.y += 12
+        self.marks.append(Text(EDGE, self.y, name, 15, bold=True, tip=scene.name))
+        beside = EDGE + text_width(name, 15) + 12
+        self.marks.append(Text(beside, self.y, scene.place, 12, prose=True, fill=GREY))
+        self.y += 4
+        if scene.doing:
+            self._paragraph(scene.doing, 12, 2)
+        if scene.doing:
+            self._paragraph(self._changes(), 11, 4, GREY)
+        if scene.doubt:
+            self._paragraph(scene.doubt, 11, 2, RELEASED)
+
+    def _changes(self) -> str:
+        parts = []
+        for change in Change:
+            those = [b.number for b in self.scene.blocks.values() if change in b.changes]
+            if those:
+                parts.append(f"{change.value} {listed(those, MOST_LISTED)}")
+        return f"Blocks {'; '.join(parts)}" if parts else "No block changed"
+
+    # --- tables ---
+
+    def _tables(self) -> None:
+        held = [family for family in self.families if family[0].holder is not None]
+        idle = [family for family in self.families if family[0].holder is None]
+        self._heading("Block tables: a row for each request, a column for each position")
+        if not held:
+            self._nothing("nobody runs")
+        self._section(held)
+        if idle:
+            self._heading("Cached elsewhere: nobody holds a block of these texts")
+            self.positions = None
+            self._section(idle)
+
+    def _nothing(self, text: str) -> None:
+        self.y += 16
+        self.marks.append(Text(EDGE, self.y, text, 11, prose=True, fill=GREY))
+
+    def _section(self, families: list[Family]) -> None:
+        for family in families:
+            start = family[0].start
+            alike = [row.end for other in families if other[0].start == start for row in other]
+            self._family(family, max(alike))
+
+    def _family(self, family: Family, widest: int) -> None:
+        """The rows with one first block, in as many bands as they need. The column heads of the
+        first one reach as far as those of the `widest` family need."""
+        fit = max(1, int((self.inner - self.label + GAP) // self.column))
+        start, end = family[0].start, max(row.end for row in family)
+        for first in range(start, max(end, start + 1), fit):
+            rows = [row for row in family if row.end > first or first == start]
+            self._heads(first, min(first + fit, widest if first == start else end))
+            self._band(rows, first, min(first + fit, end))
+
+    def _band(self, rows: list[Row], first: int, end: int) -> None:
+        tops = [self.y]
+        for row in rows:
+            tops.append(tops[-1] + (IDLE_ROW if row.holder is None else ROW))
+        for row, top in zip(rows, tops[:-1], strict=True):
+            self._row_label(row, top, first)
+        for position in range(first, end):
+            x = self.left + (position - first) * self.column
+            at = 0
+            for box, members in groupby(rows, key=lambda row: row.box_at(position)):
+                count = len(list(members))
+                if box is not None:
+                    spans = list(zip(rows, tops, tops[1:], strict=False))[at : at + count]
+                    self._box(position, x, spans)
+                at += count
+        self.y = tops[-1]
+
+    def _heads(self, first: int, end: int) -> None:
+        """The positions, above the columns, unless they stand there already."""
+        if self.positions == first:
+            self.y += 4
+            return
+        self.positions = first
+        self.y += 16
+        for position in range(first, end):
+            middle = self.left + (position - first) * self.column + (self.column - GAP) / 2
+            self.marks.append(Text(middle, self.y, str(position), 8.5, "middle", fill=GREY))
+        self.y += 4
+
+    def _row_label(self, row: Row, top: float, first: int) -> None:
+        if row.holder is not None:
+            self.marks.append(Rect(EDGE, top + 2, 8, ROW - 4, boxes.colour(row.holder.hue)))
+        self.marks += _label(row, EDGE + 14, top, first)
+
+    def _box(self, position: int, x: float, spans: list[tuple[Row, float, float]]) -> None:
+        row, top, _ = spans[0]
+        bottom = spans[-1][2]
+        number = row.path[position - row.start]
+        block = self.scene.blocks[number]
+        place = Rect(x, top + 2, self.column - GAP, bottom - top - 4)
+        stripes = tuple(
+            (r.holder.hue, max(a, top + 2), min(b, bottom - 2) - max(a, top + 2))
+            for r, a, b in spans
+            if r.holder is not None
+        )
+        again = number in self.drawn
+        self.drawn.add(number)
+        pattern = self.patterns.get(block.namespace)
+        self.marks += boxes.box(
+            block, place, stripes, pattern, self._tip(block), bool(self.patterns), again
+        )
+        self._note(block, again, stripes)
+
+    def _note(self, block: ShownBlock, again: bool, stripes: object) -> None:
+        """Remember for the legend what occurs."""
+        if block.queue is not None:
+            self.seen.add("idle")
+        elif block.ref_count > 1:
+            self.seen.add("shared")
+        else:
+            self.seen.add("own" if block.hashed else "open")
+        if again:
+            self.seen.add("again")
+        if block.found is not None:
+            self.seen.add("copy")
+        if block.written:
+            self.seen.add("written")
+
+    def _tip(self, block: ShownBlock) -> str:
+        """All about a block."""
+        holders = [
+            f"{cut(h.name, 60)} at {h.table.index(block.number)}"
+            for h in self.scene.holders
+            if block.number in h.table
+        ]
+        said = [f"block {block.number}"]
+        if holders:
+            said.append(f"held by {listed(holders, 8)}")
+        if block.queue is not None:
+            said.append(f"place {block.queue} in the free queue")
+        if block.hashed:
+            said.append(f"key {block.key}, depth {block.depth}")
+            said.append(f"continues block {block.parent}" if block.parent is not None else "")
+            said.append("its parent is gone" if block.parent is None and block.depth > 1 else "")
+        else:
+            said.append("no key")
+        if block.copies > 1:
+            said.append(f"{block.copies} copies")
+        if block.namespace not in ("", "public"):
+            said.append(cut(block.namespace, 100))
+        if block.written:
+            said.append("written by the step in flight")
+        said += [change.value for change in block.changes]
+        return "; ".join(filter(None, said))
+
+    # --- free queue ---
+
+    def _queue(self) -> None:
+        scene = self.scene
+        cached = sum(scene.blocks[b].hashed for b in scene.free)
+        counts = f"{cached} cached, {len(scene.free) - cached} without content"
+        self._heading(f"Free queue: {_counted(len(scene.free), 'block')}, {counts}")
+        if not scene.free:
+            self._nothing("empty: no block can be taken")
+            return
+        link = 7.0
+        widest = max(text_width(str(b), 11) for b in scene.free)
+        evicted = any(Change.EVICTED in scene.blocks[b].changes for b in scene.free)
+        cell = widest + (24 if evicted else 18)
+        fit = max(1, int((self.inner - self.label + link) // (cell + link)))
+        for first in range(0, len(scene.free), fit):
+            line = scene.free[first : first + fit]
+            top = self.y + 4
+            middle = top + CHIP / 2
+            if first == 0:
+                tip = self.left - 8
+                self.marks.append(Text(EDGE, middle + 4, "taken next", 11, prose=True))
+                arrow = ((tip - 8, middle - 5), (tip + 2, middle), (tip - 8, middle + 5))
+                self.marks.append(Shape(arrow))
+            else:
+                self.marks.append(Text(EDGE, middle + 4, f"from {first}", 10, fill=GREY))
+            for at, number in enumerate(line):
+                x = self.left + at * (cell + link)
+                if at or first:
+                    link_from = x - link
+                    ends = ((link_from, middle), (x, middle))
+                    self.marks.append(Strokes((ends,), FAINT))
+                self._queued(scene.blocks[number], x, top, cell)
+            self.y = top + CHIP + 2
+        if cached < len(scene.free):
+            self.seen.add("empty")
+
+    def _queued(self, block: ShownBlock, x: float, top: float, cell: float) -> None:
+        if block.hashed:
+            self.marks.append(Rect(x, top, cell, CHIP, IDLE, tip=self._tip(block)))
+            self.marks.append(Rect(x, top, cell, CHIP, None, FAINT, 1.2, (3.0, 2.0)))
+        else:
+            self.marks.append(Rect(x, top, cell, CHIP, PAPER, "#C8C8C8", 1, tip=self._tip(block)))
+        fill = INK if block.hashed else GREY
+        self.marks.append(
+            Text(x + cell / 2, top + 15, str(block.number), 11, "middle", block.hashed, fill=fill)
+        )
+        self.marks += boxes.signs(block, x, top, cell, CHIP)
+
+    # --- waiting requests ---
+
+    def _waiting(self) -> None:
+        waiting = [h for h in self.scene.holders if h.status == "waiting"]
+        if not waiting:
+            return
+        self._heading(f"Waiting: {len(waiting)}, in serving order")
+        x, lines, self.y = EDGE, 1, self.y + 4
+        more = text_width(f"… {len(waiting)} more", 10.5) + 8
+        for shown, holder in enumerate(waiting):
+            text = f"{cut(holder.name, LONGEST_ID)} · T {holder.length}"
+            wide = text_width(text, 10.5) + 14
+            room = EDGE + self.inner - (more if lines == MOST_LINES else 0)
+            if x + wide > room and x > EDGE:
+                if lines == MOST_LINES:
+                    text = f"… {len(waiting) - shown} more"
+                    self.marks.append(Text(x, self.y + 15, text, 10.5, fill=GREY))
+                    break
+                x, lines, self.y = EDGE, lines + 1, self.y + CHIP + 5
+            tip = f"{cut(holder.name, 200)}, T {holder.length}, {holder.namespace}"
+            self.marks.append(Rect(x, self.y, wide, CHIP, PAPER, FRAME, 1, tip=tip))
+            self.marks.append(Text(x + 7, self.y + 15, text, 10.5))
+            x += wide + 6
+        self.y += CHIP + 2
+
+    # --- legend ---
+
+    def _legend(self) -> None:
+        entries = list(self._entries())
+        if not entries:
+            return
+        self.y += 18
+        line = ((EDGE, self.y), (EDGE + self.inner, self.y))
+        self.marks.append(Strokes((line,), "#C8C8C8"))
+        self.y += 8
+        sample = 36.0
+        widest = max(sample + text_width(text, 10.5, prose=True) + 16 for _, text in entries)
+        across = max(1, int(self.inner // widest))
+        down = -(-len(entries) // across)
+        for at, (draw, text) in enumerate(entries):
+            x = EDGE + at // down * (self.inner / across)
+            y = self.y + at % down * 22
+            self.marks += draw(x, y + 2)
+            self.marks.append(Text(x + sample, y + 14, text, 10.5, prose=True))
+        self.y += down * 22 - 6
+
+    def _entries(self) -> Iterator[tuple[Callable[[float, float], Iterable[Mark]], str]]:
+        """What occurs: a sample, and what it means."""
+        hues = [h.hue for h in self.scene.holders if h.hue is not None]
+        hue = hues[0] if hues else None
+        if "own" in self.seen:
+            yield _sample(boxes.tint(hue), hue), "held by one request"
+        if "shared" in self.seen:
+            text = "held by several, by ×n"
+            yield _sample(SHARED, *(hues[:2] or (hue,))), text
+        if "open" in self.seen:
+            yield _sample(PAPER, hue), "held, and has no key yet"
+        if "idle" in self.seen:
+            yield (
+                _sample(IDLE, dash=(3.0, 2.0), frame=FAINT),
+                "cached, and nobody holds it",
+            )
+        if "empty" in self.seen:
+            yield _sample(PAPER, frame="#C8C8C8"), "free, without content"
+        if "copy" in self.seen:
+            yield _word("=5"), "a copy: look-ups find block 5"
+        if "again" in self.seen:
+            yield _word("(7)"), "block 7 once more"
+        if "written" in self.seen:
+            yield _bar, "written by the step in flight"
+        changes = {c for b in self.scene.blocks.values() for c in b.changes}
+        outlines = {
+            Change.TAKEN: "taken for new content",
+            Change.FOUND: "found by a look-up",
+            Change.RELEASED: "released: nobody holds it now",
+        }
+        for change, text in outlines.items():
+            if change in changes:
+                yield _outlined(change), text
+        if Change.EVICTED in changes:
+            yield (
+                (lambda x, y: [boxes.cross(x + 11, y + 5)]),
+                "evicted: old content forgotten",
+            )
+        if Change.STORED in changes:
+            yield (lambda x, y: [boxes.diamond(x + 13, y + 8)]), "stored: it got its key"
+        for space, pattern in list(self.patterns.items())[:12]:
+            yield _pattern(pattern), cut(space, LONGEST_SPACE)
+        if len(self.patterns) > 12:
+            yield _word("…"), f"{len(self.patterns) - 12} more namespaces"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _label(row: Row, x: float, top: float, first: int) -> list[Text]:
+    """What stands before a row, at length where it begins."""
+    holder = row.holder
+    if holder is None:
+        text = "cached" if row.start == 0 else "cached, cut off"
+        return [Text(x, top + 16.5, text, 10, fill=GREY)]
+    name = Text(x, top + 15, cut(holder.name, LONGEST_ID), 12, bold=True, tip=holder.name)
+    if first > row.start:
+        return [name]
+    if holder.status == "left":
+        return [name, Text(x, top + 29, "held by the step", 9.5, fill=GREY)]
+    flying = f" · {holder.in_flight} in flight" if holder.in_flight else ""
+    counts = f"C {holder.computed} · T {holder.length}{flying}"
+    return [name, Text(x, top + 29, counts, 9.5, fill=GREY)]
+
+
+# --- samples for the legend ----------------------------------------------------------------
+
+Sample = Callable[[float, float], Iterable[Mark]]
+
+
+def _sample(
+    fill: str, *hues: int | None, dash: tuple[float, ...] = (), frame: str = FRAME
+) -> Sample:
+    def draw(x: float, y: float) -> Iterator[Mark]:
+        yield Rect(x, y, 26, 16, fill)
+        for at, hue in enumerate(hues):
+            yield Rect(x, y + at * 16 / len(hues), STRIPE, 16 / len(hues), boxes.colour(hue))
+        yield Rect(x, y, 26, 16, None, frame, 1.2, dash)
+
+    return draw
+
+
+def _outlined(change: Change) -> Sample:
+    def draw(x: float, y: float) -> Iterator[Mark]:
+        yield Rect(x, y, 26, 16, PAPER)
+        yield from boxes.outline((change,), x, y, 26, 16)
+
+    return draw
+
+
+def _word(text: str) -> Sample:
+    return lambda x, y: [Text(x + 13, y + 12, text, 10.5, "middle")]
+
+
+def _bar(x: float, y: float) -> Iterator[Mark]:
+    yield Rect(x, y, 26, 16, PAPER, FRAME, 1.2)
+    yield boxes.written(x - 1, x + 27, y + 18)
+
+
+def _pattern(pattern: int) -> Sample:
+    def draw(x: float, y: float) -> Iterator[Mark]:
+        yield Rect(x + 9, y, HATCH, 16, PAPER)
+        yield boxes.hatch(pattern, x + 9, y, HATCH, 16)
+        yield Rect(x + 9, y, HATCH, 16, None, FRAME, 1)
+
+    return draw
