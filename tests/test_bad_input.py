@@ -749,17 +749,17 @@ def test_a_choice_that_is_no_value_of_its_axis_is_refused(axis: str, value: obje
     assert caught.value.where == axis
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Submit("a", (1, -1), 1),
-        lambda: Submit("a", (1, True), 1),
-        lambda: Submit("a", (1,), 1, stop=(-2,)),
-        lambda: Submit("a", (1,), True),
-        lambda: Output("a", (-1,)),
-        lambda: Output("a", (1,), (-1,)),
-    ],
-)
+NONSENSE: dict[str, Callable[[], object]] = {
+    "a negative token": lambda: Submit("a", (1, -1), 1),
+    "a truth for a token": lambda: Submit("a", (1, True), 1),
+    "a negative stop token": lambda: Submit("a", (1,), 1, stop=(-2,)),
+    "a truth for a count": lambda: Submit("a", (1,), True),
+    "padding that is sampled": lambda: Output("a", (-1,)),
+    "padding that is drafted": lambda: Output("a", (1,), (-1,)),
+}
+
+
+@pytest.mark.parametrize("make", NONSENSE.values(), ids=NONSENSE)
 def test_what_is_no_token_or_no_count_is_refused(make: Callable[[], object]) -> None:
     with pytest.raises(RequestError, match="request 'a'"):
         make()

@@ -130,7 +130,7 @@ def _node(engine: FastEngine, key: Chain) -> Node:
 def _plan(engine: FastEngine, plan: Plan) -> FastPlan:
     made = FastPlan()
     for e in plan.entries:
-        text = (0,) * e.start + e.tokens
+        text = (0,) * e.start + e.tokens[: len(e.tokens) - len(e.drafts)]
         ghost = FastRequest(Submit(e.id, text, 1, e.namespace), 0, 1)
         request = ghost if e.cancelled else engine.requests[e.id]
         if e.cancelled:
