@@ -283,8 +283,11 @@ def test_a_walk_that_falls_is_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
             found.append(fall)
     small = [shrunk(fall) for fall in found]
     print(small[0])
-    assert max(len(fall.actions) for fall in found) > 10
-    assert max(len(fall.actions) for fall in small) <= 5
+    assert all(
+        len(less.actions) < len(fall.actions) for less, fall in zip(small, found, strict=True)
+    )
+    assert min(len(fall.actions) for fall in small) == 3
+    assert max(len(fall.actions) for fall in small) < 10
     assert {fall.property_id for fall in small} == {"LRU-3"}
 
 

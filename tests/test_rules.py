@@ -263,7 +263,7 @@ def test_rule_03_priority_orders_by_priority_arrival_and_id() -> None:
     """Given priorities, then the smallest is served first, of equals the earliest, and of those
     that came at the same moment the smallest id. Who is preempted goes back by the same key."""
     loop = start(PRIORITY, num_blocks=4)
-    loop.submit("x", (1, 2), priority=1)
+    loop.submit("x", (1, 2), priority=2)
     assert loop.step() == "x:2"
     loop.submit("late", (3, 4), priority=2)
     loop.submit("y", (3, 4), priority=1)
@@ -271,10 +271,10 @@ def test_rule_03_priority_orders_by_priority_arrival_and_id() -> None:
     loop.submit("best", (3, 4), priority=0)
     assert loop.waiting == "best m y late"
 
-    assert loop.step() == "x:1 best:2"  # blocks 2 and 3; m finds no room
+    assert loop.step() == "x:1 best:2"  # x in blocks 1 and 2, best in 3, and m finds no room
     assert loop.plan() == "best:1"  # in one more block, and x gives way
     assert loop.preempted == "x"
-    assert loop.waiting == "x m y late"  # it is older than m and y, which have its priority
+    assert loop.waiting == "m y x late"
 
 
 def test_rule_04_a_waiting_request_holds_nothing() -> None:
@@ -477,6 +477,29 @@ def test_rule_12_an_idle_hit_costs_a_free_block() -> None:
     loop.submit("b", (1, 2, 3, 4, 5, 6, 7, 8))
     assert loop.plan() == "b:6"
     assert loop.table("b") == (1, 2, 3, 4)
+
+
+def test_rule_12_a_hit_that_a_table_holds_costs_nothing() -> None:
+    """Given 4 blocks, of which a takes one, when a text of 8 tokens comes that begins with it, then
+    it needs the other 3."""
+    loop = start(num_blocks=5)
+    loop.submit("a", (1, 2))
+    loop.submit("b", (1, 2, 3, 4, 5, 6, 7, 8))
+    assert loop.plan() == "a:2 b:6"
+    assert loop.table("b") == (1, 2, 3, 4)
+
+
+def test_rule_12_the_text_of_one_that_comes_back_has_its_output() -> None:
+    """Given 4 blocks and 2 tokens a pass, when a prompt of 8 has got its first token, then the text
+    is of 9 tokens: it finds no fifth block, preempts itself, and does not come back, though its
+    next 2 tokens would fit."""
+    loop = start(num_blocks=5, max_num_batched_tokens=2)
+    loop.submit("a", (1, 2, 3, 4, 5, 6, 7, 8))
+    assert [loop.step() for _ in range(4)] == ["a:2"] * 4
+    assert loop.step() == ""
+    assert loop.preempted == "a"
+    assert loop.step() == ""
+    assert loop.passed_over == {"a": Reason.NO_ROOM}
 
 
 def test_rule_12_the_look_at_the_whole_text_reserves_nothing() -> None:
@@ -716,18 +739,20 @@ def test_rule_21_the_preempted_keeps_its_output_and_finds_its_blocks() -> None:
 
 
 def test_rule_22_by_priority_the_pass_goes_on_after_a_self_preemption() -> None:
-    """Given 3 blocks, low before high in the list, when low finds no room, then it gives way
-    itself, and high, now in its place, is scheduled with the blocks that low had."""
-    loop = start(PRIORITY, num_blocks=4)
+    """Given 3 blocks, low before high in the list, when low, with 2 drafts, wants 3 tokens and
+    finds no room, then it gives way itself, and high, now in its place, is scheduled: with the
+    one token that it wants, in a block that low had."""
+    loop = start(PRIORITY, num_blocks=4, num_speculative_tokens=2)
     loop.submit("low", (1, 2), priority=2)
     assert loop.step() == "low:2"
-    loop.submit("high", (3,), priority=0)
-    assert [loop.step(), loop.step()] == ["low:1 high:1", "low:1 high:1"]
+    loop.submit("high", (3, 4), priority=0)
+    assert loop.plan() == "low:1 high:2"
+    loop.run(drafts={"low": (7, 8)})
     assert (loop.table("low"), loop.table("high"), loop.free) == ((1, 2), (3,), ())
 
     assert loop.plan() == "high:1"
     assert (loop.preempted, loop.running) == ("low", "high")
-    assert len(loop.table("high")) == 2
+    assert loop.table("high") == (3, 2)
 
 
 def test_rule_23_a_preemption_shuts_the_door_for_the_pass() -> None:
@@ -768,7 +793,7 @@ def test_rule_24_the_head_is_admitted_while_seats_are_left() -> None:
 def test_rule_25_an_admission_is_cut_or_ends_admissions() -> None:
     """Given 4 tokens a pass and prompts of 3, 3 and 1, then b gets the one token that a leaves;
     where prompts may not be cut, b ends the admissions, and c gets nothing though it would fit.
-    With a threshold of 2, a and b get 2 each."""
+    With a threshold of 2, a and b get 2 each. With 6 tokens a pass both fit whole."""
     cut = start(max_num_batched_tokens=4)
     whole = start(UNCHUNKED, max_num_batched_tokens=4)
     short = start(max_num_batched_tokens=4, long_prefill_token_threshold=2)
@@ -780,6 +805,11 @@ def test_rule_25_an_admission_is_cut_or_ends_admissions() -> None:
     assert whole.plan() == "a:3"
     assert whole.passed_over == {"b": Reason.NO_CHUNKS}
     assert short.plan() == "a:2 b:2"
+
+    exact = start(UNCHUNKED, max_num_batched_tokens=6)
+    exact.submit("a", (1, 2, 3))
+    exact.submit("b", (4, 5, 6))
+    assert exact.plan() == "a:3 b:3"
 
 
 def test_rule_26_who_never_fits_blocks_everybody_behind_it() -> None:
@@ -1063,15 +1093,17 @@ def test_rule_36_padding_needs_something_to_keep_uniform_with() -> None:
 
 
 def test_rule_36_nobody_is_padded_beside_a_prefill() -> None:
-    """Given 6 tokens a pass and a with 7 tokens, when its last one is computed, then it was still
-    mid-prefill before this pass, and b is not padded beside it. In the next pass c is."""
-    loop = start(num_speculative_tokens=3, max_num_batched_tokens=6)
-    loop.submit("a", (1, 2, 3, 4, 5, 6, 7))
-    assert loop.step() == "a:6"
+    """Given 10 tokens a pass and a with 11 tokens, when its last one is computed, then it was still
+    mid-prefill before this pass, and b is not padded beside it. In the next pass c is, and so is
+    d, for those that are admitted in the same pass do not count. (There are 16 blocks.)"""
+    loop = start(num_blocks=17, num_speculative_tokens=3, max_num_batched_tokens=10)
+    loop.submit("a", tuple(range(11)))
+    assert loop.step() == "a:10"
     loop.submit("b", (8,))
     assert loop.step() == "a:1 b:1"
     loop.submit("c", (9,))
-    assert loop.step() == "a:1 b:1 c:4"
+    loop.submit("d", (9,))
+    assert loop.step() == "a:1 b:1 c:4 d:4"
 
 
 def test_rule_36_padding_ends_admissions_or_is_left_out() -> None:

@@ -98,7 +98,8 @@ def lines(found: Summary) -> Iterator[Line]:
     if found.fall is not None:
         yield ""
         for line in found.fall.lines:
-            yield from wrap(line, WIDTH, subsequent_indent=" " * 10, drop_whitespace=False)
+            folded = wrap(line, WIDTH, subsequent_indent=" " * 10, drop_whitespace=False)
+            yield from map(str.rstrip, folded)
     checked = {name: count for name, count in found.checked.items() if count}
     yield from _table("properties, how often their antecedent was true", checked)
     if found.vacuous:

@@ -17,8 +17,9 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
-from typing import BinaryIO, Literal, assert_never
+from typing import BinaryIO, Literal
 
 import attrs
 from attrs import define, field, frozen
@@ -27,6 +28,7 @@ from servecheck.engines.protocol import (
     AnyEngine,
     Capabilities,
     Copies,
+    EngineError,
     EngineFactory,
     KeyName,
     Level,
@@ -243,9 +245,23 @@ class Failed:
     error: str
 
 
-PoolVerb = Match | Acquire | Extend | Publish | Release | Clear | SeePool
-LoopVerb = Submit | Schedule | Complete | Discard | Abort | ResetCache | SeeState
-Request = Hello | PoolVerb | LoopVerb
+Request = (
+    Hello
+    | Match
+    | Acquire
+    | Extend
+    | Publish
+    | Release
+    | Clear
+    | SeePool
+    | Submit
+    | Schedule
+    | Complete
+    | Discard
+    | Abort
+    | ResetCache
+    | SeeState
+)
 
 REQUESTS: dict[str, type[Request]] = {
     "hello": Hello,
@@ -298,14 +314,23 @@ def line(seq: int, said: attrs.AttrsInstance, **more: object) -> bytes:
 # --- an engine behind it ------------------------------------------------------------------------
 
 
+Do = Callable[[Request], attrs.AttrsInstance]
+"""Has an engine do what a request says; its answer.
+
+Raises:
+    Refused: its level has no such verb.
+"""
+
+
 @define
 class Server:
     """Answers lines for the engine that the last `hello` has built."""
 
     factory: EngineFactory
-    engine: AnyEngine | None = field(init=False, default=None)
-    _names: dict[KeyName, str] = field(init=False, factory=dict)
-    """Of keys. They are numbered as they are first seen, so names are equal where keys are."""
+    _do: Do = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._do = _nobody
 
     def answer(self, asked: bytes) -> bytes:
         """The line that answers a line.
@@ -313,13 +338,15 @@ class Server:
         Raises:
             Refused: it has no number, so there is no way to answer it.
         """
-        fields = dict(fields_of(parse(asked)))
+        fields = dict(fields_of(parse(asked.rstrip(b"\r\n"))))
         try:
             seq = decode(int, fields.pop("seq", None))
         except Refused as refused:
             raise refused.under("seq") from None
         try:
-            return line(seq, self._said(_request(fields)))
+            request = _request(fields)
+            said = self._begin(request) if isinstance(request, Hello) else self._do(request)
+            return line(seq, said)
         except Unsupported as no:
             return line(seq, Declined(_plain(str(no))))
         except Refused as refused:
@@ -327,26 +354,8 @@ class Server:
         except Exception as error:  # the engine's own: it is for the checker to judge
             return line(seq, Failed(_plain(f"{type(error).__name__}: {error}")))
 
-    def _said(self, request: Request) -> attrs.AttrsInstance:
-        if isinstance(request, Hello):
-            return self._begin(request)
-        engine = self.engine
-        if engine is None:
-            raise Refused("hello comes first", path=["verb"])
-        level = engine.capabilities.level
-        if isinstance(request, PoolVerb):
-            if level is Level.POOL and isinstance(engine, PoolEngine):
-                return self._pool(engine, request)
-        elif isinstance(request, SeeState):
-            if level is Level.STATE and isinstance(engine, StateEngine):
-                return self._state(engine.see_state())
-        elif level > Level.POOL and isinstance(engine, StepEngine):
-            return _loop(engine, request)
-        raise Refused(f"level {level.name} has no {NAMES[type(request)]}", path=["verb"])
-
     def _begin(self, hello: Hello) -> Hail:
-        self.engine = None
-        self._names.clear()
+        self._do = _nobody
         if hello.protocol != VERSION:
             raise Unsupported(f"protocol {hello.protocol}; this engine speaks {VERSION}")
         try:
@@ -354,45 +363,64 @@ class Server:
         except ConfigError as error:
             raise Unsupported(str(error)) from None
         hail = Hail.of(engine.capabilities)
-        self.engine = engine
+        self._do = _doing(engine)
         return hail
 
-    def _pool(self, engine: PoolEngine, request: PoolVerb) -> attrs.AttrsInstance:
-        match request:
-            case Match(namespace, text, limit):
-                return Taken(engine.match(namespace, text, limit))
-            case Acquire(hits):
-                engine.acquire(hits)
-                return Nothing()
-            case Extend(count):
-                return Taken(engine.extend(count))
-            case Publish(table, namespace, text, start, stop):
-                engine.publish(table, namespace, text, start, stop)
-                return Nothing()
-            case Release(table):
-                engine.release(table)
-                return Nothing()
-            case Clear():
-                return Done(engine.clear())
-            case SeePool():
-                return self._shown(engine.see_pool())
-            case _:
-                assert_never(request)
 
-    def _shown(self, pool: SeenPool) -> ShownPool:
-        if pool.index is None:
-            return ShownPool(pool.free, pool.ref_counts)
-        names = self._names
-        index = (Carried(names.setdefault(c.key, f"k{len(names)}"), c.blocks) for c in pool.index)
-        return ShownPool(pool.free, pool.ref_counts, tuple(index))
-
-    def _state(self, state: SeenState) -> ShownState:
-        return ShownState(self._shown(state.pool), state.running, state.waiting)
+def _nobody(request: Request) -> attrs.AttrsInstance:
+    raise Refused("hello comes first", path=["verb"])
 
 
-def _loop(
-    engine: StepEngine, request: Submit | Schedule | Complete | Discard | Abort | ResetCache
-) -> attrs.AttrsInstance:
+def _doing(engine: AnyEngine) -> Do:
+    """Does the verbs of this engine's level. Whether it has the methods is asked here, once, for
+    Python asks slowly."""
+    level = engine.capabilities.level
+    if level is Level.POOL and isinstance(engine, PoolEngine):
+        return partial(_pool, engine, {})
+    if level is Level.STATE and isinstance(engine, StateEngine):
+        return partial(_state, engine, {})
+    if level is Level.STEPS and isinstance(engine, StepEngine):
+        return partial(_steps, engine)
+    raise EngineError(
+        f"{engine.capabilities.name} says that it has level {level.name}, and lacks methods of it"
+    )
+
+
+Names = dict[KeyName, str]
+"""Of keys. They are numbered as they are first seen, so names are equal where keys are."""
+
+
+def _pool(engine: PoolEngine, names: Names, request: Request) -> attrs.AttrsInstance:
+    match request:
+        case Match(namespace, text, limit):
+            return Taken(engine.match(namespace, text, limit))
+        case Acquire(hits):
+            engine.acquire(hits)
+            return Nothing()
+        case Extend(count):
+            return Taken(engine.extend(count))
+        case Publish(table, namespace, text, start, stop):
+            engine.publish(table, namespace, text, start, stop)
+            return Nothing()
+        case Release(table):
+            engine.release(table)
+            return Nothing()
+        case Clear():
+            return Done(engine.clear())
+        case SeePool():
+            return _shown(names, engine.see_pool())
+        case _:
+            raise _lacks(request)
+
+
+def _state(engine: StateEngine, names: Names, request: Request) -> attrs.AttrsInstance:
+    if not isinstance(request, SeeState):
+        return _steps(engine, request)
+    seen = engine.see_state()
+    return ShownState(_shown(names, seen.pool), seen.running, seen.waiting)
+
+
+def _steps(engine: StepEngine, request: Request) -> attrs.AttrsInstance:
     match request:
         case Submit():
             return Done(engine.submit(request))
@@ -408,7 +436,18 @@ def _loop(
         case ResetCache(preempt_running):
             return Done(engine.reset_cache(preempt_running))
         case _:
-            assert_never(request)
+            raise _lacks(request)
+
+
+def _shown(names: Names, pool: SeenPool) -> ShownPool:
+    if pool.index is None:
+        return ShownPool(pool.free, pool.ref_counts)
+    index = (Carried(names.setdefault(c.key, f"k{len(names)}"), c.blocks) for c in pool.index)
+    return ShownPool(pool.free, pool.ref_counts, tuple(index))
+
+
+def _lacks(request: Request) -> Refused:
+    return Refused(f"an engine of this level has no {NAMES[type(request)]}", path=["verb"])
 
 
 def _request(fields: dict[str, object]) -> Request:

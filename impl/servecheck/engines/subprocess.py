@@ -192,7 +192,7 @@ class Process:
         """Send a line; the line that answers it, without its end.
 
         Raises:
-            EngineFailed: none came, or more than one.
+            EngineFailed: none came.
         """
         try:
             return self._exchange(memoryview(asked), what, limit)
@@ -210,7 +210,8 @@ class Process:
             looked = len(heard)
             left = deadline - monotonic()
             if left <= 0:
-                raise self.failed(EngineTimeout, f"no answer to {what} within {limit:g} s")
+                part = ", only the beginning of a line" if heard else ""
+                raise self.failed(EngineTimeout, f"no answer to {what} within {limit:g} s{part}")
             ready = self._selector.select(min(left, LOOK))
             for key, _ in ready:
                 if key.fd == self._in:
@@ -229,13 +230,19 @@ class Process:
             raise self.failed(EngineGarbage, f"answered {what} by a line of more than {most}")
         if unsent:
             raise self.failed(EngineGarbage, f"answered {what} before it had read all of it")
-        answer, more = bytes(heard[:end]), heard[end + 1 :]
-        if more:
-            raise self.failed(
-                EngineGarbage, f"answered {what} by more than one line, the next is {_shown(more)}"
-            )
-        heard.clear()
+        answer = bytes(heard[:end])
+        del heard[: end + 1]
         return answer
+
+    def check_silence(self, what: str) -> None:
+        """After a good answer: nothing more has been said, as far as can be known yet.
+
+        Raises:
+            EngineGarbage: it has.
+        """
+        if self._heard:
+            why = f"answered {what} by more than one line; the next is {_shown(self._heard)}"
+            raise self.failed(EngineGarbage, why)
 
     def _send(self, unsent: memoryview) -> memoryview:
         """Write what the pipe takes; what is left. To one who does not listen, nothing is."""
@@ -443,14 +450,15 @@ class Link:
             error = decode(Failed, answer).error if "error" in answer else None
         except Refused as refused:
             raise self._garbage(what, refused, said) from None
+        process.check_silence(what)
         if error is not None:
             raise EngineRaised(error)
         return what, answer
 
-    def _garbage(self, what: str, refused: Refused, said: bytes = b"") -> EngineFailed:
+    def _garbage(self, what: str, refused: Refused, said: bytes | None = None) -> EngineFailed:
         where = "" if refused.where is None else f"{refused.where}: "
-        line = f" in {_shown(said)}" if said else ""
-        why = f"answered {what} wrongly: {where}{refused.what}{line}"
+        of = "" if said is None else f" in {_shown(said)}"
+        why = f"answered {what} wrongly: {where}{refused.what}{of}"
         return self.process.failed(EngineGarbage, why)
 
     def close(self) -> None:

@@ -29,6 +29,7 @@ from servecheck.fuzz.draw import draw_world
 from servecheck.fuzz.moves import MOVES, Move, fire
 from servecheck.fuzz.tell import PropertyFell
 from servecheck.fuzz.walk import Walk
+from servecheck.lockstep.follow import Following
 from servecheck.marks import Mark
 from servespec.config import Config
 from servespec.machine import Machine
@@ -101,6 +102,7 @@ class ServingMachine(RuleBasedStateMachine):
     properties: ClassVar[tuple[Property, ...]] = ()
     tally: ClassVar[Tally] = Tally()
     before_run: ClassVar[Callable[[], None]] = nothing
+    following: ClassVar[Following | None] = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +114,10 @@ class ServingMachine(RuleBasedStateMachine):
         type(self).before_run()
         chance = Drawn(data)
         machine = Machine(*draw_world(chance, self.config, self.policy))
-        self.walk = Walk(machine, self.properties, alphabet=2 + chance.below(2))
+        alphabet = 2 + chance.below(2)
+        following = type(self).following
+        follower = None if following is None else following(machine)
+        self.walk = Walk(machine, self.properties, alphabet, follower)
 
     def teardown(self) -> None:
         """Count the run, and tell Hypothesis how far it came."""
@@ -152,6 +157,7 @@ def machine_class(
     properties: Iterable[Property] | None = None,
     tally: Tally | None = None,
     before_run: Callable[[], None] = nothing,
+    following: Following | None = None,
 ) -> type[ServingMachine]:
     """A state machine class, over given sizes and choices or over all of them.
 
@@ -165,6 +171,7 @@ def machine_class(
         "properties": chosen,
         "tally": Tally() if tally is None else tally,
         "before_run": staticmethod(before_run),
+        "following": None if following is None else staticmethod(following),
         "__module__": __name__,
     }
     return type("ServingMachine", (ServingMachine,), body)

@@ -20,6 +20,7 @@ from attrs import define, evolve, field, frozen
 
 from servecheck.fuzz.draw import Chance, digits
 from servecheck.fuzz.tell import fell
+from servecheck.lockstep.follow import Diverged, Follower
 from servecheck.marks import Mark, marks_of
 from servecheck.watch import Watch
 from servespec.actions import Submit
@@ -47,6 +48,7 @@ REMEMBERED = 6
 LONGEST_OUTPUT = 8
 
 CARRIED_OUT = "Every action that the walk holds to be enabled is carried out, and told in full."
+FOLLOWED = "An engine that follows shows, after every action, what the specification says."
 REFUSED = "An action that the state does not offer is refused."
 
 
@@ -67,6 +69,8 @@ class Walk:
     properties: Iterable[Property] = field(factory=lambda: tuple(PROPERTIES.values()))
     alphabet: int = 2
     """Tokens that there are."""
+    follower: Follower | None = None
+    """An engine that goes along, if there is one."""
     state: State = field(init=False)
     watch: Watch = field(init=False)
     actions: list[Action] = field(init=False, factory=list)
@@ -102,10 +106,13 @@ class Walk:
         """Carry out an action that is enabled, and ask every property.
 
         Raises:
-            PropertyFell: one fell where it is not known to fall.
+            PropertyFell: one fell where it is not known to fall, or the engine does not follow.
+                What the engine says that it cannot do is left out.
         """
-        self.actions.append(action)
         before = self.state
+        if self.follower is not None and not self.follower.allows(self.machine, before, action):
+            return
+        self.actions.append(action)
         try:
             moved = self.machine.apply(before, action)
             fallen = self.watch.see(before, action, moved)
@@ -116,7 +123,13 @@ class Walk:
                 raise self.fall(fall.property.id, fall.property.statement, fall.what)
             self.known[fall.property.id] += 1
         self.state = moved.state
-        self.marks.update(marks_of(step_of(self.machine, before, action, moved)))
+        step = step_of(self.machine, before, action, moved)
+        self.marks.update(marks_of(step))
+        if self.follower is not None:
+            try:
+                self.follower.follow(step)
+            except Diverged as parted:
+                raise self.fall("LOCKSTEP", FOLLOWED, str(parted)) from parted
         self._remember(before, moved.events)
 
     def refuses(self, action: Action) -> None:

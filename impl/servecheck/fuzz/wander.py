@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from servecheck.fuzz.draw import Seeded, draw_world, pick
 from servecheck.fuzz.moves import MOVES, fire
 from servecheck.fuzz.walk import Walk
+from servecheck.lockstep.follow import Following
 from servespec.config import Config
 from servespec.machine import Machine
 from servespec.policy import Policy
@@ -28,10 +29,13 @@ class Wanderer:
         properties: Iterable[Property],
         config: Config | None = None,
         policy: Policy | None = None,
+        following: Following | None = None,
     ) -> None:
         self._chance = Seeded(seed)
         machine = Machine(*draw_world(self._chance, config, policy))
-        self.walk = Walk(machine, properties, alphabet=2 + self._chance.below(2))
+        follower = None if following is None else following(machine)
+        alphabet = 2 + self._chance.below(2)
+        self.walk = Walk(machine, properties, alphabet, follower)
 
     def go(self, moves: int) -> Walk:
         """Walk on.

@@ -100,6 +100,10 @@ class Follower(Protocol):
         ...
 
 
+Following = Callable[[Machine], Follower]
+"""Starts what goes along with a machine, at its initial state."""
+
+
 @define
 class EngineFollower:
     """An engine beside the specification.

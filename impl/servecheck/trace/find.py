@@ -1,11 +1,14 @@
 """Finds runs on which a property falls, and makes the traces that are committed of them.
 
-Theory of operation. A seeded walk takes enabled actions at random, with payloads from a few tokens
-so that prefixes are shared, and begins anew every few steps; it ends at the first fall. What it
-finds is shrunk, the machine with it. Nothing depends on anything but the seed.
+Theory of operation. A seeded walk takes enabled actions at random, with payloads of few and few
+different tokens so that prefixes are shared, and begins anew every few steps; it ends at the first
+fall. Of what several seeds find the smallest is kept, once shrunk, and the machine is shrunk with
+it. The result depends on the seeds and the machine alone.
 
-`python -m servecheck.trace.find traces/falls` writes every committed trace anew: one for each
-condition under which the registry says that a property falls (`TARGETS`).
+    python -m servecheck.trace.find traces/falls            # writes every committed trace anew
+    python -m servecheck.trace.find traces/falls CON-1 …    # only these
+
+There is one for each condition under which a property is known to fall (`TARGETS`).
 """
 
 from __future__ import annotations
@@ -22,12 +25,12 @@ from servecheck.trace.model import Verdict
 from servecheck.trace.shrink import StillFails, adapted, fall_in, falls, shrink, shrink_world
 from servecheck.trace.simpler import Actions, size_of
 from servecheck.trace.write import record
-from servespec.actions import Abort, Action, Complete, Output, ResetCache, Schedule, Submit
+from servespec.actions import Abort, Action, Complete, Discard, Output, ResetCache, Schedule, Submit
 from servespec.chain import Tokens
 from servespec.config import Config, usable_blocks
-from servespec.machine import Machine
+from servespec.machine import Machine, acceptable
 from servespec.plan import State
-from servespec.policy import MINIATURE, VLLM_0_33, Order, Policy, StepMix, prioritised
+from servespec.policy import MINIATURE, VLLM_0_33, Order, Policy, StepMix, Victim, prioritised
 from servespec.properties import Fall, step_of
 
 ALPHABET = 2
@@ -68,6 +71,8 @@ class _Walk:
             return ResetCache(self.often(50))
         if len(state.in_flight) < self.machine.config.max_steps_in_flight:
             return Schedule()
+        if self.machine.can_discard and self.often(10):
+            return Discard()
         return self.complete(state)
 
     def submit(self) -> Submit:
@@ -88,7 +93,7 @@ class _Walk:
         most = self.machine.config.num_speculative_tokens
         said = []
         for entry in state.in_flight[0].entries:
-            right = entry.drafts[: self.below(len(entry.drafts) + 1)]
+            right = entry.drafts[: self.below(acceptable(entry) + 1)]
             said.append(Output(entry.id, right + self.tokens(1), self.tokens(self.below(most + 1))))
         return adapted(self.machine, state, Complete(tuple(said)))
 
@@ -120,8 +125,8 @@ class Target:
     """One trace to commit: a property, and a machine under which it falls."""
 
     property_id: str
-    trace: str
-    """Its file name."""
+    name: str
+    """Of the trace, whose file is NAME.jsonl."""
     config: Config
     """Where the search begins; sizes are shrunk with the run."""
     policy: Policy
@@ -149,18 +154,24 @@ _CHUNKS = Config(7, 1, 12, 5, 3, long_prefill_token_threshold=3)
 _DRAFTS = Config(8, 2, 12, 4, 3, long_prefill_token_threshold=2, num_speculative_tokens=1)
 
 TARGETS = (
-    Target("CON-1", "CON-1.jsonl", _CHUNKS, prioritised(VLLM_0_33)),
-    Target("CON-1r", "CON-1r.jsonl", _CHUNKS, prioritised(VLLM_0_33)),
-    Target("CON-3", "CON-3.jsonl", _CHUNKS, prioritised(VLLM_0_33)),
-    Target("BUD-2", "BUD-2.jsonl", _DRAFTS, VLLM_0_33),
+    Target("CON-1", "CON-1", _CHUNKS, prioritised(VLLM_0_33)),
+    Target("CON-1r", "CON-1r", _CHUNKS, prioritised(VLLM_0_33)),
+    Target("CON-3", "CON-3", _CHUNKS, prioritised(VLLM_0_33)),
+    Target("BUD-2", "BUD-2", _DRAFTS, VLLM_0_33),
     Target(
         "BUD-2",
-        "BUD-2-prefill-first.jsonl",
+        "BUD-2-prefill-first",
         Config(8, 1, 12, 4, 3),
         evolve(VLLM_0_33, step_mix=StepMix.PREFILL_FIRST),
     ),
-    Target("EVI-1", "EVI-1.jsonl", Config(6, 2, 12, 8, 3), MINIATURE),
-    Target("LIV-1", "LIV-1.jsonl", Config(6, 2, 6, 4, 3), VLLM_0_33, longest_text_fits),
+    Target("EVI-1", "EVI-1", Config(6, 2, 12, 8, 3), MINIATURE),
+    Target("LIV-1", "LIV-1", Config(6, 2, 6, 4, 3), VLLM_0_33, longest_text_fits),
+    Target(
+        "LIV-1",
+        "LIV-1-no-victim",
+        Config(6, 1, 6, 6, 3),
+        evolve(MINIATURE, victim=Victim.NONE),
+    ),
 )
 """One for each condition under which a property is known to fall."""
 
@@ -179,18 +190,28 @@ def smallest(target: Target, seeds: Sequence[int] = range(SEEDS)) -> tuple[Machi
     return shrink_world(machine, min(shrunk, key=size_of), target.fails)
 
 
-def write(target: Target, folder: Path) -> Path:
-    """Search, and write the trace of what is found, with a snapshot on every line."""
+def commit(target: Target, folder: Path) -> Path:
+    """Search, and write the trace of what is found, with a snapshot on every line.
+
+    Raises:
+        LookupError: the property did not fall.
+        TraceError: the file cannot be written.
+    """
     found = smallest(target)
     if found is None:
-        raise SystemExit(f"{target.property_id} did not fall in {SEEDS} searches: {target.trace}")
+        raise LookupError(f"{target.property_id} did not fall in {SEEDS} searches ({target.name})")
     machine, actions = found
-    path = folder / target.trace
+    path = folder / f"{target.name}.jsonl"
     what = fall_in(machine, target.property_id, actions)
     record(path, machine, actions, Verdict("falls", target.property_id, what), snapshot_every=1)
     return path
 
 
+def main(folder: str, *names: str) -> None:
+    for target in TARGETS:
+        if not names or target.name in names:
+            print(commit(target, Path(folder)), flush=True)
+
+
 if __name__ == "__main__":
-    for each in TARGETS:
-        print(write(each, Path(sys.argv[1])))
+    main(*sys.argv[1:])

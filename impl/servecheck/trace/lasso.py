@@ -6,7 +6,7 @@ could be no other (nobody sampled anything), then the loop goes round for ever, 
 A live request that fits alone in the machine is then starved.
 
 The full statement of LIV-1 asks that *every* live request fit alone. This one asks it of the
-starved one only, and so falls wherever a request that can never fit is queued in front of it.
+starved one only, and so falls wherever a request that can never be served is queued before it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from servespec.actions import Complete, Schedule, Submit
 from servespec.config import Config
 from servespec.machine import fits_alone
 from servespec.plan import State
-from servespec.policy import Impossible, Policy
+from servespec.policy import Admission, Impossible, Memory, Policy, Victim
 from servespec.properties import PROPERTIES, VACUOUS, Falls, Kind, Monitor, Outcome, Property, Step
 from servespec.properties.base import verdict
 
@@ -56,6 +56,11 @@ def _queues_impossible(config: Config, policy: Policy) -> bool:
     return policy.impossible is Impossible.QUEUE
 
 
+def _nobody_gives_way(config: Config, policy: Policy) -> bool:
+    promised = policy.admission is Admission.WHOLE_REQUEST or policy.memory is Memory.RESERVED
+    return policy.victim is Victim.NONE and not promised
+
+
 LASSO = Property(
     "LIV-1",
     Kind.M,
@@ -70,6 +75,12 @@ LASSO = Property(
                 "its end for ever, and keeps its seat and its blocks"
             ),
             trace="LIV-1.jsonl",
+        ),
+        Falls(
+            under=_nobody_gives_way,
+            when="nobody is preempted, and blocks are not promised at admission",
+            why="each running request holds blocks that another one waits for",
+            trace="LIV-1-no-victim.jsonl",
         ),
     ),
 )

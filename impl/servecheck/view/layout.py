@@ -48,6 +48,10 @@ GAP = 4.0
 ROW, IDLE_ROW = 40.0, 26.0
 CHIP = 22.0
 """Height of the small boxes."""
+LINK = 7.0
+"""Between two blocks of the free queue."""
+LONGEST_RUN, SHOWN_OF_RUN = 60, 4
+"""Blocks in a row, without content, that are all shown; of more, those at each end."""
 LONGEST_ID, LONGEST_SPACE = 18, 34
 MOST_LISTED = 16
 MOST_LINES = 3
@@ -79,12 +83,18 @@ class _Layout:
     """What occurs, for the legend."""
     drawn: set[int] = field(factory=set)
     """Blocks that have a box in the tables."""
+    held_by: dict[int, list[str]] = field(factory=dict)
+    """Of each held block by whom, and at which position."""
     positions: int | None = None
     """The first one of the column heads that stand above."""
 
     def __attrs_post_init__(self) -> None:
         scene = self.scene
         self.families = families_of(scene)
+        for holder in scene.holders:
+            for position, number in enumerate(holder.table):
+                whose = f"{cut(holder.name, 60)} at {position}"
+                self.held_by.setdefault(number, []).append(whose)
         spaces = {b.namespace for b in scene.blocks.values()} - {"", "public"}
         self.patterns = {space: at for at, space in enumerate(sorted(spaces))}
         rows = [row for family in self.families for row in family]
@@ -245,9 +255,9 @@ class _Layout:
         self.marks += boxes.box(
             block, place, stripes, pattern, self._tip(block), bool(self.patterns), again
         )
-        self._note(block, again, stripes)
+        self._note(block, again)
 
-    def _note(self, block: ShownBlock, again: bool, stripes: object) -> None:
+    def _note(self, block: ShownBlock, again: bool) -> None:
         """Remember for the legend what occurs."""
         if block.queue is not None:
             self.seen.add("idle")
@@ -264,14 +274,9 @@ class _Layout:
 
     def _tip(self, block: ShownBlock) -> str:
         """All about a block."""
-        holders = [
-            f"{cut(h.name, 60)} at {h.table.index(block.number)}"
-            for h in self.scene.holders
-            if block.number in h.table
-        ]
         said = [f"block {block.number}"]
-        if holders:
-            said.append(f"held by {listed(holders, 8)}")
+        if block.number in self.held_by:
+            said.append(f"held by {listed(self.held_by[block.number], 8)}")
         if block.queue is not None:
             said.append(f"place {block.queue} in the free queue")
         if block.hashed:
@@ -299,32 +304,31 @@ class _Layout:
         if not scene.free:
             self._nothing("empty: no block can be taken")
             return
-        link = 7.0
-        widest = max(text_width(str(b), 11) for b in scene.free)
-        evicted = any(Change.EVICTED in scene.blocks[b].changes for b in scene.free)
-        cell = widest + (24 if evicted else 18)
-        fit = max(1, int((self.inner - self.label + link) // (cell + link)))
-        for first in range(0, len(scene.free), fit):
-            line = scene.free[first : first + fit]
-            top = self.y + 4
-            middle = top + CHIP / 2
-            if first == 0:
-                tip = self.left - 8
-                self.marks.append(Text(EDGE, middle + 4, "taken next", 11, prose=True))
-                arrow = ((tip - 8, middle - 5), (tip + 2, middle), (tip - 8, middle + 5))
-                self.marks.append(Shape(arrow))
-            else:
-                self.marks.append(Text(EDGE, middle + 4, f"from {first}", 10, fill=GREY))
-            for at, number in enumerate(line):
-                x = self.left + at * (cell + link)
-                if at or first:
-                    link_from = x - link
-                    ends = ((link_from, middle), (x, middle))
-                    self.marks.append(Strokes((ends,), FAINT))
-                self._queued(scene.blocks[number], x, top, cell)
-            self.y = top + CHIP + 2
         if cached < len(scene.free):
             self.seen.add("empty")
+        evicted = any(Change.EVICTED in scene.blocks[b].changes for b in scene.free)
+        cell = max(text_width(str(b), 11) for b in scene.free) + (24 if evicted else 18)
+        x, top = self.left, self.y + 4
+        for place, number, text in _shortened(scene):
+            wide = text_width(text, 11) + 4 if number is None else cell
+            if x + wide > EDGE + self.inner and x > self.left:
+                x, top = self.left, top + CHIP + 6
+            middle = top + CHIP / 2
+            if place == 0:
+                self.marks.append(Text(EDGE, middle + 4, "taken next", 11, prose=True))
+                tip = x - 6
+                arrow = ((tip - 10, middle - 5), (tip, middle), (tip - 10, middle + 5))
+                self.marks.append(Shape(arrow))
+            else:
+                self.marks.append(Strokes((((x - LINK, middle), (x, middle)),), FAINT))
+                if x == self.left:
+                    self.marks.append(Text(EDGE, middle + 4, f"from {place}", 10, fill=GREY))
+            if number is None:
+                self.marks.append(Text(x + 2, top + 15, text, 11, fill=GREY))
+            else:
+                self._queued(scene.blocks[number], x, top, cell)
+            x += wide + LINK
+        self.y = top + CHIP + 2
 
     def _queued(self, block: ShownBlock, x: float, top: float, cell: float) -> None:
         if block.hashed:
@@ -336,6 +340,10 @@ class _Layout:
         self.marks.append(
             Text(x + cell / 2, top + 15, str(block.number), 11, "middle", block.hashed, fill=fill)
         )
+        if block.written:
+            # By a step whose request has left.
+            self.seen.add("written")
+            self.marks.append(boxes.written(x, x + cell, top + CHIP + 2))
         self.marks += boxes.signs(block, x, top, cell, CHIP)
 
     # --- waiting requests ---
@@ -391,7 +399,7 @@ class _Layout:
         if "own" in self.seen:
             yield _sample(boxes.tint(hue), hue), "held by one request"
         if "shared" in self.seen:
-            text = "held by several, by ×n"
+            text = "held by several: ×n"
             yield _sample(SHARED, *(hues[:2] or (hue,))), text
         if "open" in self.seen:
             yield _sample(PAPER, hue), "held, and has no key yet"
@@ -428,6 +436,26 @@ class _Layout:
             yield _pattern(pattern), cut(space, LONGEST_SPACE)
         if len(self.patterns) > 12:
             yield _word("…"), f"{len(self.patterns) - 12} more namespaces"
+
+
+def _shortened(scene: Scene) -> Iterator[tuple[int, int | None, str]]:
+    """The free queue: place, block and its number; or None and how many are left out, because they
+    are many in a row of which nothing is to be told."""
+
+    def dull(number: int) -> bool:
+        block = scene.blocks[number]
+        return not block.hashed and not block.changes
+
+    place = 0
+    for run_is_dull, members in groupby(scene.free, dull):
+        run = list(members)
+        left_out = len(run) - 2 * SHOWN_OF_RUN if run_is_dull and len(run) > LONGEST_RUN else 0
+        for at, number in enumerate(run):
+            if left_out and at == SHOWN_OF_RUN:
+                yield place + at, None, f"… {left_out} more …"
+            if not SHOWN_OF_RUN <= at < SHOWN_OF_RUN + left_out:
+                yield place + at, number, str(number)
+        place += len(run)
 
 
 def _counted(number: int, what: str) -> str:

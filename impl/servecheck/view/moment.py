@@ -12,6 +12,7 @@ this moment, `doubt` says so.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Literal
 
 from attrs import Factory, define, field, frozen
@@ -89,8 +90,12 @@ def moment_of_trace(trace: Trace, step: int | None = None) -> Moment:
     )
 
 
+_BY_THEN = ("arrivals", "pass", "state scheduled")
+"""Where a recording may differ when a step is scheduled; the rest of it comes later."""
+
+
 class _There(Exception):
-    """The moment is past."""
+    """The step is past."""
 
 
 @define
@@ -101,6 +106,8 @@ class _Watch:
     """Actions up to the moment before."""
     end: int
     """Actions up to this one."""
+    whole: int
+    """Actions up to the end of its step, when all of it has been compared."""
     before: State
     state: State = Factory(lambda self: self.before, takes_self=True)
     seen: int = 0
@@ -109,10 +116,11 @@ class _Watch:
     events: list[Event] = field(factory=list)
 
     def __call__(self, _before: State, action: Action, moved: Transition) -> None:
-        if self.seen == self.end:
-            # Not one action earlier: all comparisons of this moment have been made by now.
+        if self.seen == self.whole:
             raise _There
         self.seen += 1
+        if self.seen > self.end:
+            return
         self.state = moved.state
         self.actions.append(action)
         if self.seen <= self.start:
@@ -135,14 +143,17 @@ def moment_of_recording(
     if not steps:
         raise ViewError(f"{recording.name}: it has no steps, so there is none to show")
     wanted = _within(step, steps, recording.name)
-    place = 2 * steps.index(wanted) + (at == "updated")
-    counts = (0, *_moments(recording))
+    late = at == "updated"
+    before, scheduled, updated = islice(
+        (0, *_moments(recording)), 2 * steps.index(wanted), 2 * steps.index(wanted) + 3
+    )
     machine = Machine(config_of(recording.config), policy_of(recording.config))
-    watch = _Watch(counts[place], counts[place + 1], machine.initial())
+    start, end = (scheduled, updated) if late else (before, scheduled)
+    watch = _Watch(start, end, updated, machine.initial())
     differs = False
     try:
-        report = replay(recording, watch)
-        differs = bool(report.differences) and report.differences[0].step <= wanted
+        found = replay(recording, watch).differences
+        differs = any(d.step == wanted and (late or d.place in _BY_THEN) for d in found)
     except _There:
         pass
     if watch.seen < watch.end:

@@ -23,6 +23,7 @@ from servecheck.recording.digest import content_name
 from servecheck.view.moment import Moment
 from servecheck.view.words import namespace_name, plain
 from servespec.actions import Abort, Action, Complete, Discard, ResetCache, Schedule, Submit
+from servespec.chain import Chain
 from servespec.config import Config, blocks_for
 from servespec.events import (
     BlockRemoved,
@@ -213,7 +214,7 @@ def _blocks(
         yield ShownBlock(
             number,
             block.ref_count,
-            "" if key is None else content_name(key)[-8:],
+            "" if key is None else _short(key),
             0 if key is None else blocks_for(key.length, config.block_size),
             spaces.get(number, "") if key is None else namespace_name(key.namespace),
             places.get(number),
@@ -223,6 +224,15 @@ def _blocks(
             number in written,
             changes.get(number, ()),
         )
+
+
+def _short(key: Chain) -> str:
+    """8 hex digits of the name that a trace gives to a key, or of its own, if it has none there: a
+    namespace may hold what is no Unicode."""
+    try:
+        return content_name(key)[-8:]
+    except UnicodeEncodeError:
+        return repr(key)[-9:-1]
 
 
 def _written(state: State, block_size: int) -> Iterator[int]:

@@ -12,13 +12,19 @@ from unicodedata import east_asian_width
 
 from servespec.chain import PUBLIC, Namespace
 
+SPACE, EMPTY = r"\x20", r"\empty"
+
 
 def plain(text: str) -> str:
-    """`text` on one line; no two texts look alike unless their letters do."""
+    """`text` on one line, and nothing of it invisible; no two texts become the same."""
     escaped = text.replace("\\", "\\\\")
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in escaped
+    inner = escaped.strip(" ")
+    before = len(escaped) - len(escaped.lstrip(" "))
+    after = len(escaped) - before - len(inner)
+    written = "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in inner
     )
+    return SPACE * before + written + SPACE * after or EMPTY
 
 
 def namespace_name(namespace: Namespace) -> str:

@@ -2,7 +2,7 @@
 
     adapters.py   the two engines: `VllmPool`, `VllmLoop`
     theirs.py     what is used of vLLM, written down as protocols, and the import of it
-    __main__.py   walks at random, vLLM beside the specification
+    walks.py      walks at random, vLLM beside the specification
 
 It needs an environment that has vLLM; `make engines` makes one. Nothing of vLLM is imported before
 an engine is made.

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 from types import SimpleNamespace
 
-from attrs import define, field, fields
+from attrs import define, field, fields, frozen
 
 from servecheck.engines.protocol import (
     Capabilities,
@@ -227,6 +227,14 @@ class VllmPool:
 # --- L3 ------------------------------------------------------------------------------------
 
 
+@frozen
+class InFlight:
+    """A plan of vLLM's, and for whom it reaches the end of the text, in order of scheduling."""
+
+    plan: TheirPlan
+    yields: dict[str, bool]
+
+
 class VllmLoop:
     """L3: vLLM's `Scheduler` and all that it holds, without asynchronous scheduling.
 
@@ -246,7 +254,7 @@ class VllmLoop:
         self.vllm, self.config = load(), config
         self.requests = Requests.of(self.vllm, config, policy)
         self.scheduler = scheduler(self.vllm, config, policy)
-        self.in_flight: deque[TheirPlan] = deque()
+        self.in_flight: deque[InFlight] = deque()
         self._preempted: list[str] = []
         """Since the last plan, in order."""
         self._tables: dict[str, Blocks] = {}
@@ -283,7 +291,10 @@ class VllmLoop:
     def schedule(self) -> SeenPlan:
         before = len(self._preempted)
         plan = self.scheduler.schedule()
-        self.in_flight.append(plan)
+        requests = self.scheduler.requests
+        self.in_flight.append(
+            InFlight(plan, {i: not requests[i].is_prefill_chunk for i in plan.num_scheduled_tokens})
+        )
         if set(self._preempted) != plan.preempted_req_ids:
             raise EngineError(
                 f"vLLM preempted {self._preempted}, and tells {plan.preempted_req_ids}"
@@ -311,16 +322,20 @@ class VllmLoop:
         return computed
 
     def complete(self, outputs: Sequence[Output]) -> SeenOutcome:
-        """First what was sampled, then the drafts, as in vLLM's own loop."""
-        plan, brought = self.in_flight.popleft(), {output.id: output for output in outputs}
-        ids = list(plan.num_scheduled_tokens)
-        mine = [brought.get(self._ours[i], Output("")) for i in ids]
+        """First what was sampled, then the drafts, as in vLLM's own loop. A model knows of nobody
+        that has left: it samples for all, and vLLM has to ignore it."""
+        step, brought = self.in_flight.popleft(), {output.id: output for output in outputs}
+        ids = list(step.yields)
+        mine = [
+            brought.get(self._ours[i], Output("", (0,) if yields else ()))
+            for i, yields in step.yields.items()
+        ]
         sampled = self.vllm.ModelRunnerOutput(
             req_ids=ids,
             req_id_to_index={i: at for at, i in enumerate(ids)},
             sampled_token_ids=[list(output.tokens) for output in mine],
         )
-        told = self.scheduler.update_from_output(plan, sampled)
+        told = self.scheduler.update_from_output(step.plan, sampled)
         if self.config.num_speculative_tokens:
             drafts = [list(output.drafts) for output in mine]
             self.scheduler.update_draft_token_ids(self.vllm.DraftTokenIds(ids, drafts))

@@ -50,6 +50,8 @@ class TheirRequest(Protocol):
     arrival_time: float
     num_tokens: int
     num_computed_tokens: int
+    is_prefill_chunk: bool
+    """Its last pass did not reach the end of its text."""
     spec_token_ids: list[int]
     block_hashes: list[bytes]
 
