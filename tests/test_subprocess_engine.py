@@ -38,10 +38,11 @@ from servecheck.engines.subprocess import (
     EngineTimeout,
     command_engine,
 )
+from servecheck.fuzz.tell import PropertyFell
 from servecheck.fuzz.wander import Wanderer
-from servecheck.lockstep.follow import Diverged, EngineFollower, allowed, follower
+from servecheck.lockstep.follow import Diverged, EngineFollower, follower
 from servecheck.trace.codec import Refused, encode
-from servespec.actions import Action, Complete, Output, Schedule, Submit
+from servespec.actions import Submit
 from servespec.config import Config
 from servespec.machine import Machine
 from servespec.policy import MINIATURE, VLLM_0_33, Policy, Publish
@@ -75,28 +76,21 @@ def path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 # --- Lockstep -------------------------------------------------------------------------------------
 
 
-def program(seed: int, moves: int, policy: Policy | None = None) -> tuple[Machine, list[Action]]:
-    """A world, and what a walk does in it."""
-    walk = Wanderer(seed, (), policy=policy).go(moves)
-    return walk.machine, walk.actions
+def walked(factory: EngineFactory, seed: int, policy: Policy | None = None) -> EngineFollower:
+    """An engine that has gone along with a walk of 40 moves, in a world of the seed."""
+    following: list[EngineFollower] = []
 
+    def begin(machine: Machine) -> EngineFollower:
+        following.append(follower(factory(machine.config, machine.policy), machine))
+        return following[-1]
 
-def lockstep(factory: EngineFactory, machine: Machine, actions: list[Action]) -> EngineFollower:
-    """Follow the actions, up to the first that the engine cannot do."""
-    engine = factory(machine.config, machine.policy)
-    following, state = follower(engine, machine), machine.initial()
-    for action in actions:
-        if not allowed(engine, state, action):
-            break
-        moved = machine.apply(state, action)
-        following.follow(step_of(machine, state, action, moved))
-        state = moved.state
-    return following
+    Wanderer(seed, (), policy=policy, following=begin).go(40)
+    return following[-1]
 
 
 def steps_of(factory: EngineFactory, seeds: range, policy: Policy | None = None) -> int:
-    """Steps that agreed, of walks of 40 moves."""
-    return sum(lockstep(factory, *program(seed, 40, policy)).done for seed in seeds)
+    """Steps that agreed, of some walks."""
+    return sum(walked(factory, seed, policy).done for seed in seeds)
 
 
 @pytest.fixture(scope="session")
@@ -183,9 +177,11 @@ def test_a_fault_is_a_divergence(fault: Wrong, tmp_path: Path) -> None:
     assert text.count(fault.right) == 1
     broken = tmp_path / "broken.py"
     broken.write_text(text.replace(fault.right, fault.wrong), encoding="utf-8")
-    with CommandFactory([*POOL[:-1], str(broken)]) as factory, pytest.raises(Diverged) as caught:
+    with CommandFactory([*POOL[:-1], str(broken)]) as factory, pytest.raises(PropertyFell) as fell:
         steps_of(factory, range(10), VLLM_0_33)
-    divergence = caught.value.divergence
+    parted = fell.value.__cause__
+    assert isinstance(parted, Diverged)
+    divergence = parted.divergence
     first = divergence.differences[0]
     assert (divergence.engine, divergence.level) == ("example pool in Python", Level.POOL)
     assert first.field == fault.field
@@ -538,9 +534,12 @@ def test_after_the_end_nothing_can_be_asked(odd: Odd) -> None:
 def test_a_failing_process_is_a_divergence(odd: Odd) -> None:
     does = "hail('state'); say(json.dumps({'seq': hear(), 'done': True})); sys.exit(4)"
     machine = Machine(CONFIG, MINIATURE)
-    actions: list[Action] = [Submit("a", (1,), 1), Schedule(), Complete((Output("a", (1,)),))]
-    with CommandFactory(odd(does)) as factory, pytest.raises(Diverged) as caught:
-        lockstep(factory, machine, actions)
+    before, submit = machine.initial(), Submit("a", (1,), 1)
+    step = step_of(machine, before, submit, machine.apply(before, submit))
+    with command_engine(odd(does), CONFIG, MINIATURE) as engine:
+        following = follower(engine, machine)
+        with pytest.raises(Diverged) as caught:
+            following.follow(step)
     assert caught.value.divergence.number == 0
     observed = str(caught.value.divergence.differences[0].observed)
     assert observed.startswith("EngineExited: ")
@@ -860,8 +859,8 @@ def renamed(said: list[dict[str, object]]) -> list[dict[str, object]]:
 
 def test_the_engine_of_this_process_says_the_same() -> None:
     """Nothing is lost on the way: over the wire an engine shows what it shows here."""
-    machine, actions = program(3, 40, VLLM_0_33)
     with CommandFactory(FAST) as factory:
-        far, near = lockstep(factory, machine, actions), lockstep(FastLoop, machine, actions)
+        far, near = walked(factory, 3, VLLM_0_33), walked(FastLoop, 3, VLLM_0_33)
+    assert far.done == near.done
     assert far.comparison.compared == near.comparison.compared
     assert far.comparison.unseen == near.comparison.unseen

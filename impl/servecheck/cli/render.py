@@ -25,7 +25,7 @@ KINDS = ("request", "left", "block", "holds", "parent", "next free")
 
 def command(
     trace: Annotated[
-        Path | None, typer.Argument(metavar="[TRACE]", help="A trace, as the fuzzer writes them.")
+        Path | None, typer.Argument(metavar="TRACE", help="A trace: one JSON object a line.")
     ] = None,
     recording: Annotated[
         Path | None,

@@ -34,7 +34,8 @@ COLOURS = (
 """After Okabe and Ito: told apart by all eyes."""
 NOBODY = "#8A8A8A"
 SHARED, IDLE, PAPER = "#E4E4E4", "#F6F6F6", "#FFFFFF"
-FRAME, FAINT = "#4A4A4A", "#9A9A9A"
+FRAME, FAINT, PLAIN = "#4A4A4A", "#9A9A9A", "#C8C8C8"
+DASHED = (3.0, 2.0)
 RELEASED = "#B03A00"
 
 
@@ -103,7 +104,7 @@ def box(
 
 def pen(block: ShownBlock) -> tuple[str, tuple[float, ...]]:
     """How a block is framed: dashed if nobody holds it."""
-    return (FRAME, ()) if block.queue is None else (FAINT, (3.0, 2.0))
+    return (FRAME, ()) if block.queue is None else (FAINT, DASHED)
 
 
 def _words(block: ShownBlock, middle: float, centre: float, again: bool) -> Iterator[Mark]:

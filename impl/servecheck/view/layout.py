@@ -18,13 +18,14 @@ Nothing is left to chance or to a font (`marks`): the same scene is the same dra
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from itertools import groupby
 
 from attrs import define, field
 
 from servecheck.view import boxes
-from servecheck.view.boxes import FAINT, FRAME, HATCH, IDLE, PAPER, RELEASED, SHARED, STRIPE
+from servecheck.view.boxes import DASHED, FAINT, FRAME, IDLE, PAPER, PLAIN, RELEASED
+from servecheck.view.legend import Sign, legend
 from servecheck.view.marks import (
     GREY,
     INK,
@@ -52,7 +53,7 @@ LINK = 7.0
 """Between two blocks of the free queue."""
 LONGEST_RUN, SHOWN_OF_RUN = 60, 4
 """Blocks in a row, without content, that are all shown; of more, those at each end."""
-LONGEST_ID, LONGEST_SPACE = 18, 34
+LONGEST_ID = 18
 MOST_LISTED = 16
 MOST_LINES = 3
 """Of requests that wait."""
@@ -79,7 +80,7 @@ class _Layout:
     column: float = field(init=False)
     """Width of a column, its gap included."""
     page: float = field(init=False)
-    seen: set[str] = field(factory=set)
+    seen: set[Sign] = field(factory=set)
     """What occurs, for the legend."""
     drawn: set[int] = field(factory=set)
     """Blocks that have a box in the tables."""
@@ -236,6 +237,8 @@ class _Layout:
     def _row_label(self, row: Row, top: float, first: int) -> None:
         if row.holder is not None:
             self.marks.append(Rect(EDGE, top + 2, 8, ROW - 4, boxes.colour(row.holder.hue)))
+        if row.start:
+            self.seen.add(Sign.CUT_OFF)
         self.marks += _label(row, EDGE + 14, top, first)
 
     def _box(self, position: int, x: float, spans: list[tuple[Row, float, float]]) -> None:
@@ -260,17 +263,17 @@ class _Layout:
     def _note(self, block: ShownBlock, again: bool) -> None:
         """Remember for the legend what occurs."""
         if block.queue is not None:
-            self.seen.add("idle")
+            self.seen.add(Sign.CACHED)
         elif block.ref_count > 1:
-            self.seen.add("shared")
+            self.seen.add(Sign.SHARED)
         else:
-            self.seen.add("own" if block.hashed else "open")
+            self.seen.add(Sign.OWN if block.hashed else Sign.OPEN)
         if again:
-            self.seen.add("again")
+            self.seen.add(Sign.AGAIN)
         if block.found is not None:
-            self.seen.add("copy")
+            self.seen.add(Sign.COPY)
         if block.written:
-            self.seen.add("written")
+            self.seen.add(Sign.WRITTEN)
 
     def _tip(self, block: ShownBlock) -> str:
         """All about a block."""
@@ -305,7 +308,7 @@ class _Layout:
             self._nothing("empty: no block can be taken")
             return
         if cached < len(scene.free):
-            self.seen.add("empty")
+            self.seen.add(Sign.EMPTY)
         evicted = any(Change.EVICTED in scene.blocks[b].changes for b in scene.free)
         cell = max(text_width(str(b), 11) for b in scene.free) + (24 if evicted else 18)
         x, top = self.left, self.y + 4
@@ -333,16 +336,16 @@ class _Layout:
     def _queued(self, block: ShownBlock, x: float, top: float, cell: float) -> None:
         if block.hashed:
             self.marks.append(Rect(x, top, cell, CHIP, IDLE, tip=self._tip(block)))
-            self.marks.append(Rect(x, top, cell, CHIP, None, FAINT, 1.2, (3.0, 2.0)))
+            self.marks.append(Rect(x, top, cell, CHIP, None, FAINT, 1.2, DASHED))
         else:
-            self.marks.append(Rect(x, top, cell, CHIP, PAPER, "#C8C8C8", 1, tip=self._tip(block)))
+            self.marks.append(Rect(x, top, cell, CHIP, PAPER, PLAIN, 1, tip=self._tip(block)))
         fill = INK if block.hashed else GREY
         self.marks.append(
             Text(x + cell / 2, top + 15, str(block.number), 11, "middle", block.hashed, fill=fill)
         )
         if block.written:
             # By a step whose request has left.
-            self.seen.add("written")
+            self.seen.add(Sign.WRITTEN)
             self.marks.append(boxes.written(x, x + cell, top + CHIP + 2))
         self.marks += boxes.signs(block, x, top, cell, CHIP)
 
@@ -374,12 +377,14 @@ class _Layout:
     # --- legend ---
 
     def _legend(self) -> None:
-        entries = list(self._entries())
+        hues = tuple(h.hue for h in self.scene.holders if h.hue is not None)
+        self.seen |= {Sign[c.name] for b in self.scene.blocks.values() for c in b.changes}
+        entries = list(legend(self.seen, hues, self.patterns))
         if not entries:
             return
         self.y += 18
         line = ((EDGE, self.y), (EDGE + self.inner, self.y))
-        self.marks.append(Strokes((line,), "#C8C8C8"))
+        self.marks.append(Strokes((line,), PLAIN))
         self.y += 8
         sample = 36.0
         widest = max(sample + text_width(text, 10.5, prose=True) + 16 for _, text in entries)
@@ -391,51 +396,6 @@ class _Layout:
             self.marks += draw(x, y + 2)
             self.marks.append(Text(x + sample, y + 14, text, 10.5, prose=True))
         self.y += down * 22 - 6
-
-    def _entries(self) -> Iterator[tuple[Callable[[float, float], Iterable[Mark]], str]]:
-        """What occurs: a sample, and what it means."""
-        hues = [h.hue for h in self.scene.holders if h.hue is not None]
-        hue = hues[0] if hues else None
-        if "own" in self.seen:
-            yield _sample(boxes.tint(hue), hue), "held by one request"
-        if "shared" in self.seen:
-            text = "held by several: ×n"
-            yield _sample(SHARED, *(hues[:2] or (hue,))), text
-        if "open" in self.seen:
-            yield _sample(PAPER, hue), "held, and has no key yet"
-        if "idle" in self.seen:
-            yield (
-                _sample(IDLE, dash=(3.0, 2.0), frame=FAINT),
-                "cached, and nobody holds it",
-            )
-        if "empty" in self.seen:
-            yield _sample(PAPER, frame="#C8C8C8"), "free, without content"
-        if "copy" in self.seen:
-            yield _word("=5"), "a copy: look-ups find block 5"
-        if "again" in self.seen:
-            yield _word("(7)"), "block 7 once more"
-        if "written" in self.seen:
-            yield _bar, "written by the step in flight"
-        changes = {c for b in self.scene.blocks.values() for c in b.changes}
-        outlines = {
-            Change.TAKEN: "taken for new content",
-            Change.FOUND: "found by a look-up",
-            Change.RELEASED: "released: nobody holds it now",
-        }
-        for change, text in outlines.items():
-            if change in changes:
-                yield _outlined(change), text
-        if Change.EVICTED in changes:
-            yield (
-                (lambda x, y: [boxes.cross(x + 11, y + 5)]),
-                "evicted: old content forgotten",
-            )
-        if Change.STORED in changes:
-            yield (lambda x, y: [boxes.diamond(x + 13, y + 8)]), "stored: it got its key"
-        for space, pattern in list(self.patterns.items())[:12]:
-            yield _pattern(pattern), cut(space, LONGEST_SPACE)
-        if len(self.patterns) > 12:
-            yield _word("…"), f"{len(self.patterns) - 12} more namespaces"
 
 
 def _shortened(scene: Scene) -> Iterator[tuple[int, int | None, str]]:
@@ -476,46 +436,3 @@ def _label(row: Row, x: float, top: float, first: int) -> list[Text]:
     flying = f" · {holder.in_flight} in flight" if holder.in_flight else ""
     counts = f"C {holder.computed} · T {holder.length}{flying}"
     return [name, Text(x, top + 29, counts, 9.5, fill=GREY)]
-
-
-# --- samples for the legend ----------------------------------------------------------------
-
-Sample = Callable[[float, float], Iterable[Mark]]
-
-
-def _sample(
-    fill: str, *hues: int | None, dash: tuple[float, ...] = (), frame: str = FRAME
-) -> Sample:
-    def draw(x: float, y: float) -> Iterator[Mark]:
-        yield Rect(x, y, 26, 16, fill)
-        for at, hue in enumerate(hues):
-            yield Rect(x, y + at * 16 / len(hues), STRIPE, 16 / len(hues), boxes.colour(hue))
-        yield Rect(x, y, 26, 16, None, frame, 1.2, dash)
-
-    return draw
-
-
-def _outlined(change: Change) -> Sample:
-    def draw(x: float, y: float) -> Iterator[Mark]:
-        yield Rect(x, y, 26, 16, PAPER)
-        yield from boxes.outline((change,), x, y, 26, 16)
-
-    return draw
-
-
-def _word(text: str) -> Sample:
-    return lambda x, y: [Text(x + 13, y + 12, text, 10.5, "middle")]
-
-
-def _bar(x: float, y: float) -> Iterator[Mark]:
-    yield Rect(x, y, 26, 16, PAPER, FRAME, 1.2)
-    yield boxes.written(x - 1, x + 27, y + 18)
-
-
-def _pattern(pattern: int) -> Sample:
-    def draw(x: float, y: float) -> Iterator[Mark]:
-        yield Rect(x + 9, y, HATCH, 16, PAPER)
-        yield boxes.hatch(pattern, x + 9, y, HATCH, 16)
-        yield Rect(x + 9, y, HATCH, 16, None, FRAME, 1)
-
-    return draw
