@@ -10,7 +10,7 @@ TEST_JOBS ?= auto
 UV        ?= uv
 
 .NOTPARALLEL:
-.PHONY: help setup fuzz test types lint format docs check lock clean
+.PHONY: help setup fuzz test types lint format docs bench check lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -72,6 +72,11 @@ format: setup ## mend style and format
 
 docs: setup ## make spec/README.md anew from the registers
 	@$(BIN)/python -m servecheck.document
+
+bench: setup ## measure the speed; beside vLLM where `make engines` has built it
+	@$(BIN)/pytest benchmarks --benchmark-only -p no:xdist
+	@if test -x .engines/vllm/bin/python; then \
+	  PYTHONPATH=spec:impl:. .engines/vllm/bin/python -m benchmarks.beside_vllm; fi
 
 check: lint types test ## all that CI runs
 

@@ -131,8 +131,9 @@ class Comparison:
 
     def outcome(self, said: SeenOutcome, seen: SeenOutcome) -> Iterator[Difference]:
         """Who ended, in any order: an engine may tell them apart by its own."""
+        mine, theirs = (sorted(i for i, _ in o.finished) for o in (said, seen))
+        yield from self._plain("finished", mine, theirs)
         a, b = dict(said.finished), dict(seen.finished)
-        yield from self._plain("finished", sorted(a), sorted(b))
         for request_id in a.keys() & b.keys():
             yield from self._plain(f"end of {request_id}", a[request_id], b[request_id])
 

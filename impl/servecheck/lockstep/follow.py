@@ -24,6 +24,7 @@ from servecheck.engines.protocol import (
     PoolEngine,
     StateEngine,
     StepEngine,
+    Unsupported,
     Verb,
 )
 from servecheck.lockstep.compare import (
@@ -153,7 +154,15 @@ class EngineFollower:
 
 
 def follower(engine: AnyEngine, machine: Machine) -> EngineFollower:
-    """An engine of any level beside this machine."""
+    """An engine of any level beside this machine.
+
+    Raises:
+        EngineError: the engine is not what it says it is, or cannot speculate where this machine
+            does.
+    """
+    said, gamma = engine.capabilities, machine.config.num_speculative_tokens
+    if gamma and not said.can(Verb.DRAFTS):
+        raise Unsupported(f"num_speculative_tokens = {gamma}: {said.name} does not speculate")
     return EngineFollower(engine, Comparison.of(machine.policy))
 
 

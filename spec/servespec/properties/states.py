@@ -7,6 +7,8 @@ from functools import lru_cache
 from itertools import pairwise, takewhile
 from weakref import WeakKeyDictionary
 
+from attrs import evolve
+
 from servespec import policy as choose
 from servespec.chain import Chain, Namespace, Tokens, link
 from servespec.config import Config, usable_blocks
@@ -172,7 +174,7 @@ def slots_of(key: Chain) -> tuple[Chain, ...]:
     return _SLOTS[key]
 
 
-@state_property("CON-3", UNSCHEDULED)
+@state_property("CON-3", evolve(UNSCHEDULED, trace="CON-3.jsonl"))
 def found_content_is_its_key(machine: Machine, state: State) -> Outcome:
     """What can be found can be trusted: a block with a key holds, in every slot that no step in
     flight has still to write, what the key stands for."""

@@ -36,7 +36,7 @@ def planned(step: Step) -> tuple[Planned, ...] | None:
 # --- content -------------------------------------------------------------------------------
 
 
-@step_property("CON-1r", UNSCHEDULED)
+@step_property("CON-1r", evolve(UNSCHEDULED, trace="CON-1r.jsonl"))
 def reads_what_was_written(step: Step) -> Outcome:
     """All that a pass reads was written before it or in it: the last slot that it writes for a
     request holds the request's own text, and with it, link by link, all that was read."""

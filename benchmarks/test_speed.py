@@ -1,0 +1,64 @@
+"""How fast: `make bench`. Books are asserted, seconds are only measured."""
+
+from __future__ import annotations
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from benchmarks.drivers import Books, keep_blocks, serve
+from servecheck.engines.fast import FastEngine
+from servecheck.fuzz.wander import Wanderer
+from servecheck.workload.zipf import Served, stream
+from servespec.actions import Submit
+from servespec.config import Config
+from servespec.machine import Machine, Schedule
+from servespec.policy import VLLM_0_33
+from servespec.properties import PROPERTIES
+
+
+@pytest.fixture(scope="module")
+def requests() -> tuple[Served, ...]:
+    return stream()
+
+
+def test_block_bookkeeping(benchmark: BenchmarkFixture, requests: tuple[Served, ...]) -> None:
+    books = benchmark.pedantic(keep_blocks, (requests,), rounds=5, warmup_rounds=1)
+    assert books == Books(2000, 0.4735, 82_551)
+
+
+def test_whole_engine(benchmark: BenchmarkFixture, requests: tuple[Served, ...]) -> None:
+    books = benchmark.pedantic(serve, (requests,), rounds=5, warmup_rounds=1)
+    assert books == Books(2000, 0.4735, 82_394)
+
+
+def test_a_prompt_of_131072_tokens(benchmark: BenchmarkFixture) -> None:
+    prompt = tuple(i % 50_000 for i in range(131_072))
+    sizes = Config(8300, 16, 140_000, 140_000, 4)
+
+    def go() -> None:
+        engine = FastEngine(sizes, VLLM_0_33)
+        engine.submit(Submit("long", prompt, 1))
+        engine.schedule()
+        engine.take_in([(7,)])
+
+    benchmark.pedantic(go, rounds=5, warmup_rounds=1)
+
+
+def test_the_specification_with_all_properties(benchmark: BenchmarkFixture) -> None:
+    """Walks of 60 moves over all policies: transitions, every property asked after each."""
+
+    def go() -> int:
+        return sum(len(Wanderer(s, PROPERTIES.values()).go(60).actions) for s in range(40))
+
+    benchmark.extra_info["transitions"] = benchmark.pedantic(go, rounds=3, warmup_rounds=1)
+
+
+def test_the_specification_on_a_long_prompt(benchmark: BenchmarkFixture) -> None:
+    machine = Machine(Config(8300, 16, 140_000, 140_000, 4), VLLM_0_33)
+    prompt = tuple(i % 50_000 for i in range(131_072))
+
+    def go() -> None:
+        state = machine.apply(machine.initial(), Submit("long", prompt, 1)).state
+        machine.apply(state, Schedule())
+
+    benchmark.pedantic(go, rounds=3)
