@@ -10,8 +10,9 @@ import statistics
 import sys
 from time import process_time
 
-from benchmarks.drivers import Books, keep_blocks, serve
 from servecheck.engines.vllm.yardstick import vllm_keep_blocks, vllm_serve
+
+from benchmarks.drivers import Books, keep_blocks, serve
 from servecheck.workload.zipf import stream
 
 ROUNDS = 3
