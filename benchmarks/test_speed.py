@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
 import pytest
-from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.drivers import Books, keep_blocks, serve
 from servecheck.engines.fast import FastEngine
@@ -15,23 +17,40 @@ from servespec.machine import Machine, Schedule
 from servespec.policy import VLLM_0_33
 from servespec.properties import PROPERTIES
 
+T = TypeVar("T")
+
+
+class Benchmark(Protocol):
+    """What these tests use of pytest-benchmark, which has no types."""
+
+    extra_info: dict[str, object]
+
+    def pedantic(
+        self,
+        target: Callable[..., T],
+        args: tuple[object, ...] = (),
+        *,
+        rounds: int,
+        warmup_rounds: int = 0,
+    ) -> T: ...
+
 
 @pytest.fixture(scope="module")
 def requests() -> tuple[Served, ...]:
     return stream()
 
 
-def test_block_bookkeeping(benchmark: BenchmarkFixture, requests: tuple[Served, ...]) -> None:
+def test_block_bookkeeping(benchmark: Benchmark, requests: tuple[Served, ...]) -> None:
     books = benchmark.pedantic(keep_blocks, (requests,), rounds=5, warmup_rounds=1)
     assert books == Books(2000, 0.4735, 82_551)
 
 
-def test_whole_engine(benchmark: BenchmarkFixture, requests: tuple[Served, ...]) -> None:
+def test_whole_engine(benchmark: Benchmark, requests: tuple[Served, ...]) -> None:
     books = benchmark.pedantic(serve, (requests,), rounds=5, warmup_rounds=1)
     assert books == Books(2000, 0.4735, 82_394)
 
 
-def test_a_prompt_of_131072_tokens(benchmark: BenchmarkFixture) -> None:
+def test_a_prompt_of_131072_tokens(benchmark: Benchmark) -> None:
     prompt = tuple(i % 50_000 for i in range(131_072))
     sizes = Config(8300, 16, 140_000, 140_000, 4)
 
@@ -44,7 +63,7 @@ def test_a_prompt_of_131072_tokens(benchmark: BenchmarkFixture) -> None:
     benchmark.pedantic(go, rounds=5, warmup_rounds=1)
 
 
-def test_the_specification_with_all_properties(benchmark: BenchmarkFixture) -> None:
+def test_the_specification_with_all_properties(benchmark: Benchmark) -> None:
     """Walks of 60 moves over all policies: transitions, every property asked after each."""
 
     def go() -> int:
@@ -53,7 +72,7 @@ def test_the_specification_with_all_properties(benchmark: BenchmarkFixture) -> N
     benchmark.extra_info["transitions"] = benchmark.pedantic(go, rounds=3, warmup_rounds=1)
 
 
-def test_the_specification_on_a_long_prompt(benchmark: BenchmarkFixture) -> None:
+def test_the_specification_on_a_long_prompt(benchmark: Benchmark) -> None:
     machine = Machine(Config(8300, 16, 140_000, 140_000, 4), VLLM_0_33)
     prompt = tuple(i % 50_000 for i in range(131_072))
 

@@ -98,7 +98,6 @@ MUTANTS = (
         "before: Namespace | Chain = namespace if parent is None else parent",
         "namespace = namespace if parent is None else Namespace()\n"
         "    before: Namespace | Chain = namespace if parent is None else parent",
-        recordings=False,
     ),
     Mutant(
         "a preempted request waits at the tail",

@@ -9,30 +9,53 @@ program is shrunk further (`shrink`). Ctrl-C ends it with what is known so far.
     round ──▶ Hypothesis: machine_class ──▶ Tally ◀── Wanderer ◀── round
                                               └──▶ Summary
 
-The verdict has three values. It *holds* only if the time asked for was spent and nothing fell.
+The verdict *holds* only if the time asked for was spent and nothing fell.
+
+An engine may go along (`following`). Then it can also *diverge*: the divergence is run on two new
+engines before it is believed (`lockstep.twice`), or else the engine is *nondeterministic*; it is
+shrunk with new engines beside it. An engine that dies or hangs ends the campaign *undetermined*,
+unless it diverged. Where the register of known deviations has an entry that matched nothing, or one
+that has expired, the campaign is *stale*.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import date
 from enum import Enum
+from pathlib import Path
 from time import monotonic
 
 from attrs import define, field, frozen
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis import seed as seeded_with
+from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
+from servecheck.engines.protocol import Capabilities, EngineError, EngineFactory, Unsupported
 from servecheck.fuzz.machine import Tally, machine_class
-from servecheck.fuzz.shrink import shrunk
-from servecheck.fuzz.tell import PropertyFell
+from servecheck.fuzz.shrink import shrunk, shrunk_divergence
+from servecheck.fuzz.tell import PropertyFell, tell_config, tell_policy, tell_program
+from servecheck.fuzz.walk import Walk
 from servecheck.fuzz.wander import Wanderer
+from servecheck.fuzz.worlds import Draw, Worlds, anywhere
+from servecheck.lockstep.deviations import complaints
+from servecheck.lockstep.follow import Diverged, Follower
+from servecheck.lockstep.report import LOCKSTEP, Report, of_divergence, of_fall
+from servecheck.lockstep.subject import Beside, Lost, Parted, Subject
+from servecheck.lockstep.twice import Twice, twice
 from servecheck.marks import Mark, possible
-from servespec.errors import ConfigError
+from servecheck.trace.model import Trace
+from servecheck.trace.model import Verdict as Recorded
+from servecheck.trace.write import record
+from servespec.actions import Action
+from servespec.errors import ConfigError, SpecError
+from servespec.machine import Machine
+from servespec.plan import State
 from servespec.policy import PROFILES, VLLM_0_33, Policy, prioritised
-from servespec.properties import PROPERTIES
+from servespec.properties import PROPERTIES, Step
 
 STEPS_PER_RUN = 40
 """Moves of a run; a move is one action or some."""
@@ -65,6 +88,10 @@ makes it stay in fewer worlds."""
 class Verdict(Enum):
     HOLDS = "holds"
     FALLS = "falls"
+    DIVERGES = "diverges"
+    STALE = "stale"
+    """The register of known deviations is out of date."""
+    NONDETERMINISTIC = "nondeterministic"
     UNDETERMINED = "undetermined"
 
 
@@ -78,6 +105,23 @@ class Progress:
     steps: int
     marks: int
     shrinking: bool
+
+
+@frozen
+class Seen:
+    """What an engine did beside the specification."""
+
+    engine: Capabilities
+    followed: int
+    """Actions in lockstep."""
+    compared: int
+    """Fields."""
+    unseen: Counter[str]
+    """Fields that could not be compared."""
+    refused: int
+    """Worlds that the engine could not have."""
+    known: Counter[str]
+    """Known deviations, by id."""
 
 
 @frozen
@@ -107,6 +151,13 @@ class Summary:
     known: Counter[str]
     """Falls that the registry knows, by property."""
     fall: PropertyFell | None
+    seen: Seen | None = None
+    report: Report | None = None
+    """On what fell."""
+    trace: Path | None = None
+    """The program on which it fell, recorded."""
+    notes: tuple[str, ...] = ()
+    """Why it is undetermined, nondeterministic or stale, as far as there is more to say."""
 
     @property
     def speed(self) -> float:
@@ -124,6 +175,32 @@ class _TimeUp(KeyboardInterrupt):
     """Ends a round. Hypothesis lets go of a run at once for an interrupt, and for nothing else."""
 
 
+class _Gone(KeyboardInterrupt):
+    """Ends a round, because the engine is gone."""
+
+    def __init__(self, error: EngineError, machine: Machine, under_way: bool) -> None:
+        super().__init__(str(error))
+        self.machine = machine
+        self.under_way = under_way
+        """It was gone in the middle of a run."""
+
+
+@define
+class _Guarded:
+    """A follower that ends the round when it is gone."""
+
+    inner: Beside
+
+    def follow(self, step: Step) -> None:
+        try:
+            self.inner.follow(step)
+        except Lost as lost:
+            raise _Gone(lost, step.machine, True) from lost
+
+    def allows(self, machine: Machine, state: State, action: Action) -> bool:
+        return self.inner.allows(machine, state, action)
+
+
 @define
 class _Campaign:
     seconds: float
@@ -133,6 +210,11 @@ class _Campaign:
     tell: Callable[[Progress], None]
     clock: Callable[[], float]
     begun: float
+    subject: Subject | None = None
+    draw: Draw = field(factory=anywhere)
+    failures: Path | None = None
+    again: str | None = None
+    today: date | None = None
     tally: Tally = field(factory=Tally)
     fell_at: float | None = None
 
@@ -149,18 +231,44 @@ class _Campaign:
 
     def by_hypothesis(self, number: int) -> None:
         machine = machine_class(
-            policy=self.policy, tally=self.tally, before_run=self.look_at_the_clock
+            tally=self.tally,
+            before_run=self.look_at_the_clock,
+            following=self.beside if self.subject else None,
+            draw=self.draw,
         )
+        # With engines, shrinking is done at the end.
+        phases = SEARCH.phases if self.subject is None else (Phase.generate,)
         # What it raises the tally has already; only the smallest is of interest.
-        with suppress(PropertyFell):
+        with suppress(PropertyFell, Flaky):
             run_state_machine_as_test(
                 seeded_with(number)(machine),
-                settings=settings(SEARCH, stateful_step_count=self.moves),
+                settings=settings(SEARCH, stateful_step_count=self.moves, phases=phases),
             )
+
+    def beside(self, machine: Machine) -> Follower:
+        """An engine beside a machine."""
+        if self.subject is None:
+            raise Unsupported("there is no engine")
+        try:
+            return _Guarded(self.subject(machine))
+        except Unsupported:
+            raise
+        except EngineError as error:
+            raise _Gone(error, machine, False) from error
 
     def by_walk(self, number: int) -> None:
         self.look_at_the_clock()
-        wanderer = Wanderer(number, tuple(PROPERTIES.values()), policy=self.policy)
+        try:
+            wanderer = Wanderer(
+                number,
+                tuple(PROPERTIES.values()),
+                following=self.beside if self.subject else None,
+                draw=self.draw,
+            )
+        except Unsupported:
+            if not self.tally.runs:
+                raise
+            return
         try:
             wanderer.go(self.moves)
         except PropertyFell as fall:
@@ -190,15 +298,30 @@ class _Campaign:
             shrinking=bool(tally.falls),
         )
 
-    def summary(self, interrupted: bool) -> Summary:
-        elapsed, tally = self.clock() - self.begun, self.tally
+    def summary(
+        self, interrupted: bool, gone: _Gone | None = None, shrinks: bool = True
+    ) -> Summary:
+        elapsed, tally, subject = self.clock() - self.begun, self.tally, self.subject
         fall = next(iter(tally.falls.values()), None)
-        if fall is not None and not interrupted:
-            fall = shrunk(fall)
+        ended = _Ended(_verdict(fall, interrupted or gone is not None or tally.runs == 0))
+        if fall is None and gone is not None:
+            ended.notes = tuple(_last_known(gone, tally.last))
+        elif fall is None and ended.verdict is Verdict.HOLDS and subject and subject.capabilities:
+            today = self.today or date.today()
+            engine, met = subject.capabilities, subject.matched
+            ended.notes = tuple(complaints(subject.deviations, engine, met, today))
+            if ended.notes and subject.followed:
+                ended.verdict = Verdict.STALE
+        elif fall is not None:
+            if subject is not None and fall.property_id == LOCKSTEP:
+                self.judge(subject, fall, ended, shrinks and not interrupted)
+            else:
+                ended.fall = shrunk(fall) if shrinks and not interrupted else fall
+                self.tell_fall(ended.fall, ended)
         able = {mark for world in tally.worlds for mark in possible(*world)}
         silent = [mark for mark in Mark if not tally.marks[mark]]
         return Summary(
-            verdict=_verdict(fall, interrupted or tally.runs == 0),
+            verdict=ended.verdict,
             seed=self.seed,
             asked=self.seconds,
             elapsed=elapsed,
@@ -213,8 +336,123 @@ class _Campaign:
             checked=tally.checked,
             vacuous=tuple(name for name in PROPERTIES if not tally.checked[name]),
             known=tally.known,
-            fall=fall,
+            fall=ended.fall,
+            seen=None if subject is None else _seen(subject),
+            report=ended.report,
+            trace=ended.trace,
+            notes=ended.notes,
         )
+
+    # --- falls -------------------------------------------------------------------------------
+
+    def judge(self, subject: Subject, fall: PropertyFell, ended: _Ended, shrinks: bool) -> None:
+        """What an engine that diverged has to be told of."""
+        machine, cause = Machine(fall.config, fall.policy), fall.__cause__
+        ended.verdict, ended.fall = Verdict.DIVERGES, fall
+        try:
+            runs = twice(subject, machine, fall.actions)
+            if runs.first is None or not (
+                isinstance(cause, Diverged) and runs.confirms(cause.divergence)
+            ):
+                self.unsure(runs, cause, ended)
+                return
+            smallest = shrunk_divergence(subject, runs.first) if shrinks else runs.first
+            runs = twice(subject, smallest.machine, smallest.actions)
+            if not runs.confirms(smallest.divergence):
+                self.unsure(runs, cause, ended)
+                return
+        except EngineError as error:
+            ended.verdict = Verdict.UNDETERMINED
+            ended.notes = (f"it diverged, and could not be run again: {error}", *fall.lines)
+            return
+        ended.fall = _fall_of(smallest, fall)
+        ended.trace = self.recorded(ended.fall, smallest.divergence.engine)
+        if subject.capabilities is not None:
+            replay = self.replay(ended.trace)
+            ended.report = of_divergence(smallest, subject.capabilities, replay=replay)
+
+    def unsure(self, runs: Twice, cause: BaseException | None, ended: _Ended) -> None:
+        """The engine does not do the same twice."""
+        ended.verdict = Verdict.NONDETERMINISTIC
+        found = f"the search found: {cause}"
+        ended.notes = (f"on the same program {runs.told}", found)
+
+    def tell_fall(self, fall: PropertyFell, ended: _Ended) -> None:
+        """The report on a property of the specification."""
+        said = self.subject.capabilities if self.subject else None
+        ended.trace = self.recorded(fall, "spec" if said is None else said.name)
+        ended.report = of_fall(
+            fall.property_id,
+            fall.statement,
+            fall.what,
+            fall.config,
+            fall.policy,
+            fall.actions,
+            said,
+            self.replay(ended.trace),
+        )
+
+    def recorded(self, fall: PropertyFell, engine: str) -> Path | None:
+        """Where the program now is written; None if nobody asked, or the machine stops in it."""
+        if self.failures is None:
+            return None
+        name = "".join(c if c.isalnum() or c in "-._" else "-" for c in engine)
+        path = self.failures / f"{fall.property_id}-{name}.jsonl"
+        machine = Machine(fall.config, fall.policy)
+        verdict = Recorded("falls", fall.property_id, fall.what)
+        with suppress(SpecError):
+            record(path, machine, fall.actions, verdict, seed=self.seed)
+        return path
+
+    def replay(self, trace: Path | None) -> str | None:
+        again = self.again
+        return None if trace is None or again is None else f"{again} --program {trace}"
+
+
+@define
+class _Ended:
+    """How a campaign ended, while it is found out."""
+
+    verdict: Verdict
+    fall: PropertyFell | None = None
+    report: Report | None = None
+    trace: Path | None = None
+    notes: tuple[str, ...] = ()
+
+
+def _seen(subject: Subject) -> Seen | None:
+    if subject.capabilities is None:
+        return None
+    return Seen(
+        subject.capabilities,
+        subject.followed,
+        subject.compared.total(),
+        subject.unseen,
+        subject.refused,
+        subject.matched,
+    )
+
+
+def _fall_of(smallest: Parted, found: PropertyFell) -> PropertyFell:
+    machine = smallest.machine
+    what = str(Diverged(smallest.divergence))
+    return type(found)(
+        found.property_id,
+        found.statement,
+        what,
+        machine.config,
+        machine.policy,
+        smallest.actions,
+    )
+
+
+def _last_known(gone: _Gone, last: Walk | None) -> Iterator[str]:
+    """What is known of an engine that is gone."""
+    yield f"the engine is gone: {gone}"
+    yield f"sizes      {tell_config(gone.machine.config)}"
+    yield f"profile    {tell_policy(gone.machine.policy)}"
+    if gone.under_way and last is not None:
+        yield from tell_program(last.actions)
 
 
 def _verdict(fall: PropertyFell | None, cut_short: bool) -> Verdict:
@@ -234,23 +472,88 @@ def campaign(
     profile: str | None = None,
     progress: Callable[[Progress], None] = _silent,
     clock: Callable[[], float] = monotonic,
+    *,
+    following: EngineFactory | Subject | None = None,
+    failures: Path | None = None,
+    again: str | None = None,
+    today: date | None = None,
 ) -> Summary:
     """Fuzz the specification for so many seconds, under one profile or all kinds of policies.
 
-    `progress` is told when a run begins. `clock` gives seconds.
+    Args:
+        progress: is told when a run begins.
+        clock: gives seconds.
+        following: an engine that goes along; worlds are drawn among those that it takes.
+        failures: a folder for the program on which something fell.
+        again: the command that runs such a program, but for `--program FILE`.
+        today: the day by which known deviations expire.
 
     Raises:
         ConfigError: there is no such profile.
+        Unsupported: the engine takes none of the worlds.
+        EngineError: the engine is not what it says it is, or cannot be started.
     """
     if profile is not None and profile not in NAMED:
         raise ConfigError("profile", f"{profile!r} is unknown", f"take one of {', '.join(NAMED)}")
     policy = None if profile is None else NAMED[profile]
-    work = _Campaign(seconds, seed, steps_per_run, policy, progress, clock, clock())
-    interrupted = False
+    subject = _subject(following)
+    draw = anywhere(policy=policy) if subject is None else Worlds.of(subject, policy=policy)
+    work = _Campaign(
+        seconds,
+        seed,
+        steps_per_run,
+        policy,
+        progress,
+        clock,
+        clock(),
+        subject,
+        draw,
+        failures,
+        again,
+        today,
+    )
+    interrupted, gone = False, None
     try:
         work.rounds()
     except _TimeUp:
         pass
+    except _Gone as error:
+        gone = error
     except KeyboardInterrupt:
         interrupted = True
-    return work.summary(interrupted)
+    return work.summary(interrupted, gone)
+
+
+def _subject(following: EngineFactory | Subject | None) -> Subject | None:
+    if following is None or isinstance(following, Subject):
+        return following
+    return Subject.of(following)
+
+
+def rerun(
+    trace: Trace,
+    following: EngineFactory | Subject | None = None,
+    again: str | None = None,
+) -> Summary:
+    """The program of a trace once more, every property asked, with an engine beside it.
+
+    Raises:
+        EngineError: the engine cannot be made.
+        ActionDisabled: the program is not legal.
+    """
+    subject = _subject(following)
+    begun = monotonic()
+    work = _Campaign(0.0, 0, 0, None, _silent, monotonic, begun, subject, again=again)
+    machine, gone = trace.machine, None
+    follower = None if subject is None else _Guarded(subject(machine))
+    walk = Walk(machine, tuple(PROPERTIES.values()), follower=follower)
+    try:
+        for action in trace.actions:
+            walk.do(action)
+    except PropertyFell as fall:
+        work.tally.keep(fall)
+    except _Gone as error:
+        gone = error
+    finally:
+        work.tally.add(walk)
+    return work.summary(False, gone, shrinks=False)

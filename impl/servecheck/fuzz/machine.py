@@ -21,20 +21,23 @@ from functools import cache
 from typing import ClassVar
 
 from attrs import define, field
+from hypothesis import reject, target
 from hypothesis import strategies as st
-from hypothesis import target
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from servecheck.fuzz.draw import draw_world
+from servecheck.engines.protocol import Unsupported
 from servecheck.fuzz.moves import MOVES, Move, fire
 from servecheck.fuzz.tell import PropertyFell
 from servecheck.fuzz.walk import Walk
+from servecheck.fuzz.worlds import Draw, anywhere, begin
 from servecheck.lockstep.follow import Following
 from servecheck.marks import Mark
 from servespec.config import Config
-from servespec.machine import Machine
 from servespec.policy import Policy
 from servespec.properties import PROPERTIES, Property
+
+HOPELESS = 20
+"""Runs without a world in a row, at the start, after which the engine is held to take none."""
 
 
 @define
@@ -53,10 +56,15 @@ class Tally:
     worlds: set[tuple[Config, Policy]] = field(factory=set)
     falls: dict[str, PropertyFell] = field(factory=dict)
     """The shortest fall of each property, in the order in which they were found."""
+    skipped: int = 0
+    """Runs that found no world that the engine takes."""
+    last: Walk | None = None
+    """The run that ended last."""
 
     def add(self, walk: Walk) -> None:
         """Count one run that has ended."""
         self.runs += 1
+        self.last = walk
         self.steps += len(walk.actions)
         self.moves.update(walk.moves)
         self.marks.update(walk.marks)
@@ -97,8 +105,7 @@ def nothing() -> None:
 class ServingMachine(RuleBasedStateMachine):
     """Random programs over the specification. `machine_class` makes classes to run."""
 
-    config: ClassVar[Config | None] = None
-    policy: ClassVar[Policy | None] = None
+    draw: ClassVar[Draw] = staticmethod(anywhere())
     properties: ClassVar[tuple[Property, ...]] = ()
     tally: ClassVar[Tally] = Tally()
     before_run: ClassVar[Callable[[], None]] = nothing
@@ -112,12 +119,15 @@ class ServingMachine(RuleBasedStateMachine):
     def world(self, data: st.DataObject) -> None:
         """Draw sizes and choices, as far as they are not given."""
         type(self).before_run()
-        chance = Drawn(data)
-        machine = Machine(*draw_world(chance, self.config, self.policy))
-        alphabet = 2 + chance.below(2)
-        following = type(self).following
-        follower = None if following is None else following(machine)
-        self.walk = Walk(machine, self.properties, alphabet, follower)
+        kind = type(self)
+        try:
+            self.walk = begin(Drawn(data), kind.draw, self.properties, kind.following)
+        except Unsupported:
+            # Where nothing was ever taken, that is what there is to say.
+            kind.tally.skipped += 1
+            if not kind.tally.runs and kind.tally.skipped >= HOPELESS:
+                raise
+            reject()
 
     def teardown(self) -> None:
         """Count the run, and tell Hypothesis how far it came."""
@@ -158,16 +168,17 @@ def machine_class(
     tally: Tally | None = None,
     before_run: Callable[[], None] = nothing,
     following: Following | None = None,
+    draw: Draw | None = None,
 ) -> type[ServingMachine]:
     """A state machine class, over given sizes and choices or over all of them.
 
-    `properties` are all unless given. `before_run` is called when a run begins, and may end the
-    search by a KeyboardInterrupt: Hypothesis takes anything else for a fault of the run.
+    `properties` are all unless given. `draw` gives the worlds, then what else is given does not
+    count. `before_run` is called when a run begins, and may end the search by a KeyboardInterrupt:
+    Hypothesis takes anything else for a fault of the run.
     """
     chosen = tuple(PROPERTIES.values() if properties is None else properties)
     body = {
-        "config": config,
-        "policy": policy,
+        "draw": staticmethod(draw or anywhere(config, policy)),
         "properties": chosen,
         "tally": Tally() if tally is None else tally,
         "before_run": staticmethod(before_run),

@@ -5,6 +5,9 @@ mends what follows. Then each choice of the policy is put back to what it is in 
 it, as long as the property goes on falling where it is not known to fall, so that what is left says
 on which choices the fall depends; then the program is shrunk once more. The result is a function of
 the fall.
+
+A divergence is shrunk in the same way with a new engine beside each candidate, and the sizes too
+(`shrunk_divergence`); how many candidates are tried is limited, as an engine may be slow.
 """
 
 from __future__ import annotations
@@ -13,8 +16,11 @@ from collections.abc import Callable, Sequence
 
 from attrs import fields
 
+from servecheck.engines.protocol import EngineError
 from servecheck.fuzz.tell import NAMED, PropertyFell, fell, nearest
-from servecheck.trace.shrink import mend, shrink
+from servecheck.lockstep.follow import ANSWER
+from servecheck.lockstep.subject import Parted, Subject, parted
+from servecheck.trace.shrink import StillFails, mend, shrink, shrink_world
 from servecheck.watch import Watch
 from servespec.actions import Action
 from servespec.config import Config
@@ -24,6 +30,9 @@ from servespec.policy import Policy
 from servespec.properties import PROPERTIES
 
 WITH: Callable[..., Policy] = Policy
+
+CANDIDATES = 5_000
+"""Programs that are tried to make a divergence smaller."""
 
 
 def shrunk(fall: PropertyFell) -> PropertyFell:
@@ -78,3 +87,46 @@ def _nearer(fall: PropertyFell) -> PropertyFell:
         actions = mend(machine, best.actions)
         best = fallen(fall.config, candidate, actions, fall.property_id) or best
     return best
+
+
+# --- divergences ---------------------------------------------------------------------------
+
+
+def shrunk_divergence(subject: Subject, found: Parted, candidates: int = CANDIDATES) -> Parted:
+    """The smallest divergence found; an error of the engine stays one, a difference too."""
+    kind = _kind(found)
+    left = candidates
+
+    def parts(machine: Machine, actions: Sequence[Action]) -> Parted | None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            return None
+        try:
+            other = parted(subject, machine, actions)
+        except (EngineError, SpecError):
+            return None
+        return other if other is not None and _kind(other) == kind else None
+
+    def fails(machine: Machine) -> StillFails:
+        return lambda actions: parts(machine, actions) is not None
+
+    base = NAMED[nearest(found.machine.policy)]
+    machine, actions = shrink_world(found.machine, found.actions, fails)
+    for axis in fields(Policy):
+        mine = {other.name: getattr(machine.policy, other.name) for other in fields(Policy)}
+        try:
+            other = Machine(machine.config, WITH(**{**mine, axis.name: getattr(base, axis.name)}))
+        except SpecError:
+            continue
+        mended = mend(other, actions)
+        if other.policy != machine.policy and parts(other, mended) is not None:
+            machine, actions = other, mended
+    machine, actions = shrink_world(machine, actions, fails)
+    left = 1
+    return parts(machine, actions) or found
+
+
+def _kind(found: Parted) -> bool:
+    """Whether the engine raised."""
+    return found.divergence.differences[0].field == ANSWER

@@ -10,18 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from servecheck.fuzz.draw import Seeded, draw_world, pick
+from servecheck.fuzz.draw import Seeded, pick
 from servecheck.fuzz.moves import MOVES, fire
 from servecheck.fuzz.walk import Walk
+from servecheck.fuzz.worlds import Draw, anywhere, begin
 from servecheck.lockstep.follow import Following
 from servespec.config import Config
-from servespec.machine import Machine
 from servespec.policy import Policy
 from servespec.properties import Property
 
 
 class Wanderer:
-    """One walk of so many moves, from a seed."""
+    """One walk of so many moves, from a seed.
+
+    Raises:
+        Unsupported: the engine that follows takes none of the worlds that were drawn.
+    """
 
     def __init__(
         self,
@@ -30,12 +34,11 @@ class Wanderer:
         config: Config | None = None,
         policy: Policy | None = None,
         following: Following | None = None,
+        draw: Draw | None = None,
     ) -> None:
         self._chance = Seeded(seed)
-        machine = Machine(*draw_world(self._chance, config, policy))
-        follower = None if following is None else following(machine)
-        alphabet = 2 + self._chance.below(2)
-        self.walk = Walk(machine, properties, alphabet, follower)
+        worlds = draw or anywhere(config, policy)
+        self.walk = begin(self._chance, worlds, properties, following)
 
     def go(self, moves: int) -> Walk:
         """Walk on.

@@ -270,7 +270,8 @@ def _most_blocks(step: Step, m: Moment, request: Request) -> int:
     whole = min(
         choose.slots_at_admission(policy, whole, config.max_model_len), config.max_model_len
     )
-    idle = sum(b in m.queue for key in request.keys for b in m.index.get(key, ())[:1])
+    found = (m.index[key] for key in request.keys if m.index.get(key))
+    idle = sum(choose.copy_found(policy, copies) in m.queue for copies in found)
     longest = config.blocks_for(config.max_model_len)
     promised = choose.promised(policy, (longest - len(r.table) for r in m.running))
     return min(config.blocks_for(whole), longest) + idle + promised
