@@ -491,6 +491,7 @@ class _Pass:
         size, pool, running, limit, cap = e.size, e.pool, e.running, e.config.max_model_len, e.cap
         admitted = len(self.plan.entries)
         shut = choose.shut_out_by_prefill(e.policy, bool(admitted))
+        plain, entries = not e.tells, self.plan.entries
         i = 0
         while i < len(running) - admitted:
             request, left = running[i], self.left
@@ -510,18 +511,29 @@ class _Pass:
                     self.skip(request, Reason.MODEL_LENGTH)
                     i += 1
                     continue
-            taken: tuple[int, ...] = ()
             slots = stop + e.ahead
             if slots > limit:
                 slots = limit
-            if slots > len(request.table) * size:
-                need = -(-slots // size) - len(request.table)
+            table = request.table
+            if slots > len(table) * size:
+                need = -(-slots // size) - len(table)
                 i, found = self.make_room(i, request, need)
-                if not found:
+                if found:
+                    taken = tuple(pool.extend(need))
+                    table += taken
+                    self.book(request, stop, taken, False)
+                    i += 1
+                continue
+            if tokens == 1 and plain and stop < (request.published + 1) * size:
+                # A decode inside its last block, the most frequent case: nothing but counting.
+                entry = (request, computed, stop, (), len(table), 0, True, False, False)
+                if stop == len(request.text) and not request.prefilling:
+                    entries.append(_planned(FastPlanned, entry))
+                    request.computed = stop
+                    self.left = left - 1
+                    i += 1
                     continue
-                taken = tuple(pool.extend(need))
-                request.table += taken
-            self.book(request, stop, taken, False)
+            self.book(request, stop, (), False)
             i += 1
 
     def make_room(self, i: int, request: FastRequest, need: int) -> tuple[int, bool]:

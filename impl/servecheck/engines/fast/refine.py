@@ -17,8 +17,8 @@ from attrs import define, field
 from servecheck import __version__
 from servecheck.engines.fast.abstraction import abstraction, from_state
 from servecheck.engines.fast.engine import FastEngine
-from servecheck.engines.protocol import Level
-from servecheck.lockstep.compare import Difference
+from servecheck.engines.protocol import Capabilities, Level
+from servecheck.lockstep.compare import Comparison, Difference
 from servecheck.lockstep.follow import Diverged, Divergence
 from servespec.actions import Action
 from servespec.errors import ActionDisabled
@@ -30,6 +30,9 @@ from servespec.properties.reports import without_ghosts
 FRESH = 9
 """Actions that an engine built from a state goes along, before another is built."""
 
+PARTS = ("pool", "waiting", "running", "in_flight")
+"""Of a state."""
+
 
 @define
 class Refinement:
@@ -38,11 +41,18 @@ class Refinement:
     machine: Machine
     old: FastEngine = field(init=False)
     young: FastEngine = field(init=False)
+    quiet: FastEngine = field(init=False)
+    """One that tells of its cache only, and goes the whole way too."""
     done: int = 0
+    comparison: Comparison = field(init=False)
+    """Counts the parts that were compared."""
+    capabilities = Capabilities("fast", __version__, Level.STATE)
 
     def __attrs_post_init__(self) -> None:
         self.old = FastEngine(self.machine.config, self.machine.policy)
         self.young = FastEngine(self.machine.config, self.machine.policy)
+        self.quiet = FastEngine(self.machine.config, self.machine.policy, tells=False)
+        self.comparison = Comparison.of(self.machine.policy)
 
     def allows(self, machine: Machine, state: State, action: Action) -> bool:
         return True
@@ -73,14 +83,17 @@ class Refinement:
             yield from _parts("from_state", start, abstraction(self.young))
         for name, engine in (("REF-1", self.old), ("REF-2", self.young)):
             told = engine.apply(step.action)
+            self.comparison.compared.update((f"{name}: events", *(f"{name}: {p}" for p in PARTS)))
             if told != step.events:
                 yield Difference(f"{name}: events", step.events, told)
             yield from _parts(name, said, abstraction(engine))
             yield from unsound(engine)
+        self.quiet.apply(step.action)
+        yield from _parts("REF-1, telling little", said, abstraction(self.quiet))
 
 
 def _parts(name: str, said: State, seen: State) -> Iterator[Difference]:
-    for part in ("pool", "waiting", "running", "in_flight"):
+    for part in PARTS:
         mine, theirs = getattr(said, part), getattr(seen, part)
         if mine != theirs:
             yield Difference(f"{name}: {part}", mine, theirs)

@@ -21,21 +21,23 @@ from servespec.chain import Chain, Namespace, Tokens, link
 
 
 class Node:
-    """A full block of text. `block` is the oldest resident copy, -1 if there is none."""
+    """A full block of text, or the root of a namespace. `block` is the oldest resident copy, -1 if
+    there is none; `others` are the younger ones, oldest first; `held` counts the requests whose
+    text has this block."""
 
     __slots__ = ("_known", "block", "children", "held", "namespace", "others", "parent", "tokens")
 
-    def __init__(self, namespace: Namespace, parent: Node | None, tokens: Tokens) -> None:
-        self.namespace = namespace
+    _known: Chain
+    namespace: Namespace
+    """Of a root."""
+
+    def __init__(self, parent: Node | None, tokens: Tokens) -> None:
         self.parent = parent
         self.tokens = tokens
         self.children: dict[Tokens, Node] = {}
         self.block = -1
         self.others: list[int] = []
-        """Younger copies, oldest first."""
         self.held = 0
-        """Requests whose text has this block."""
-        self._known: Chain | None = None
 
     @property
     def copies(self) -> tuple[int, ...]:
@@ -44,19 +46,21 @@ class Node:
 
     @property
     def chain(self) -> Chain:
-        """The specification's name of this block."""
-        unknown: list[Node] = []
-        node, found = self, self._known
-        while found is None:
-            unknown.append(node)
-            if node.parent is None or node.parent.parent is None:
+        """The specification's name of this block; found once, kept as long as the node."""
+        node, unknown = self, list[Node]()
+        found: Chain | None = None
+        while node.parent is not None:
+            try:
+                found = node._known
                 break
-            node = node.parent
-            found = node._known
+            except AttributeError:
+                unknown.append(node)
+                node = node.parent
+        namespace = node.namespace if found is None else found.namespace
         for node in reversed(unknown):
-            found = node._known = link(node.namespace, found, node.tokens)
+            found = node._known = link(namespace, found, node.tokens)
         if found is None:
-            raise LookupError("a node without a name")
+            raise LookupError("the root of a trie is no block")
         return found
 
 
@@ -70,7 +74,8 @@ class Trie:
         """Where the texts of a namespace begin."""
         found = self.roots.get(namespace)
         if found is None:
-            found = self.roots[namespace] = Node(namespace, None, ())
+            found = self.roots[namespace] = Node(None, ())
+            found.namespace = namespace
         return found
 
     def extend(
@@ -85,7 +90,7 @@ class Trie:
             tokens = tuple(text[begin : begin + size])
             child = node.children.get(tokens)
             if child is None:
-                child = node.children[tokens] = Node(namespace, node, tokens)
+                child = node.children[tokens] = Node(node, tokens)
             child.held += 1
             known.append(child)
             node = child
@@ -95,7 +100,7 @@ class Trie:
         node = known[-1] if known else self.root(namespace)
         child = node.children.get(tokens)
         if child is None:
-            child = node.children[tokens] = Node(namespace, node, tokens)
+            child = node.children[tokens] = Node(node, tokens)
         child.held += 1
         known.append(child)
 
