@@ -527,7 +527,8 @@ class _Pass:
             if tokens == 1 and plain and stop < (request.published + 1) * size:
                 # A decode inside its last block, the most frequent case: nothing but counting.
                 entry = (request, computed, stop, (), len(table), 0, True, False, False)
-                if stop == len(request.text) and not request.prefilling:
+                decodes = stop == len(request.text) and not request.prefilling
+                if decodes and not request.drafts:
                     entries.append(_planned(FastPlanned, entry))
                     request.computed = stop
                     self.left = left - 1
