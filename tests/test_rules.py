@@ -538,9 +538,11 @@ def test_rule_12_the_watermark_stays_free_while_something_runs() -> None:
 
 
 def test_rule_13_look_ahead_slots_are_taken_up_to_max_model_len() -> None:
-    """Given 2 look-ahead slots, then a prompt of 3 takes blocks for 5 slots, and its next token,
-    the fourth, for 6; the fifth for 7, or for 6 if no text is longer."""
-    loop = start(num_speculative_tokens=1, num_lookahead_tokens=2)
+    """Given 2 look-ahead slots, then a prompt of 3 takes blocks for 5 slots; its next token, the
+    fourth, needs 6, and the fifth 7, or no more than the longest text: 6, if that is so long. If
+    no text is longer than 4, the prompt takes blocks for 4. Without look-ahead it does so too."""
+    ahead = {"num_speculative_tokens": 1, "num_lookahead_tokens": 2}
+    loop = start(**ahead)
     loop.submit("a", (1, 2, 3))
     tables = []
     for _ in range(3):
@@ -548,16 +550,16 @@ def test_rule_13_look_ahead_slots_are_taken_up_to_max_model_len() -> None:
         tables.append(loop.table("a"))
     assert tables == [(1, 2, 3), (1, 2, 3), (1, 2, 3, 4)]
 
-    loop = start(num_speculative_tokens=1, num_lookahead_tokens=2, max_model_len=6)
+    loop = start(**ahead, max_model_len=6)
     loop.submit("a", (1, 2, 3))
     assert [loop.step(), loop.step()] == ["a:3", "a:1"]
     assert loop.plan() == "a:1"
     assert (loop.computed("a"), loop.table("a")) == (5, (1, 2, 3))
 
-    none = start()
-    none.submit("a", (1, 2, 3))
-    none.plan()
-    assert none.table("a") == (1, 2)
+    for loop in start(**ahead, max_model_len=4), start():
+        loop.submit("a", (1, 2, 3))
+        loop.plan()
+        assert loop.table("a") == (1, 2)
 
 
 # --- C. one scheduling pass ----------------------------------------------------------------

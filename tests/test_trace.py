@@ -3,13 +3,16 @@ made short, and the falls that the project knows of go on falling."""
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
+from typing import get_args
 
 import orjson
 import pytest
@@ -19,10 +22,6 @@ from servecheck.recording.digest import content_name, hex_hash
 from servecheck.trace.find import TARGETS, Target, find, smallest
 from servecheck.trace.lasso import WATCHED
 from servecheck.trace.model import (
-    BlockRemoved,
-    BlockStored,
-    Line,
-    Trace,
     TracedEvent,
     TraceError,
     Verdict,
@@ -36,9 +35,10 @@ from servecheck.trace.write import TraceWriter, packages, record
 from servespec.actions import Abort, Action, Complete, Discard, Output, ResetCache, Schedule, Submit
 from servespec.chain import PUBLIC, Namespace, chain
 from servespec.config import Config
+from servespec.events import Reason
 from servespec.machine import Machine, fits_alone
 from servespec.policy import MINIATURE, PROFILES, STATIC, VLLM_0_33, Publish, StepMix, prioritised
-from servespec.properties import PROPERTIES
+from servespec.properties import Falls
 
 FALLS = Path(__file__).resolve().parents[1] / "traces" / "falls"
 
@@ -113,7 +113,7 @@ def test_what_is_written_is_read(path: Path) -> None:
     assert header.profile is None
     assert [line.n for line in trace.lines if line.state] == [4, 9, 14]
     told = {type(event) for line in trace.lines for event in line.events}
-    assert told == set(TracedEvent.__args__)
+    assert told == set(get_args(TracedEvent))
     report = replay_trace(trace)
     assert report.agrees
     assert report.agreed == report.actions == len(STORY)
@@ -129,7 +129,20 @@ def test_a_snapshot_is_the_state(path: Path) -> None:
 
 
 def test_a_line_is_written_by_value_and_by_name(path: Path) -> None:
-    """What a reader in another language finds."""
+    """What a reader in another language finds, and how it comes to the same digest."""
+    waiting = {"id": "a", "computed": 0, "length": 3, "table": [], "published": 0}
+    seen = {
+        "free": [1, 2, 3, 4, 5, 6],
+        "ref_counts": [0] * 7,
+        "keys": [None] * 7,
+        "index": [],
+        "requests": [waiting | {"drafts": [], "output": []}],
+        "running": [],
+        "waiting": ["a"],
+        "in_flight": [],
+    }
+    canonical = json.dumps(seen, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    digest = sha256(canonical.encode()).hexdigest()[:16]
     record(path, TINY, STORY[:5])
     header, first, *_, last = map(orjson.loads, texts(path))
     assert header["policy"]["free_walk"] == "tail_first"
@@ -147,12 +160,12 @@ def test_a_line_is_written_by_value_and_by_name(path: Path) -> None:
             "with_last": False,
         },
         "events": [{"type": "Submitted", "id": "a"}],
-        "digest": "%A%",
+        "digest": digest,
     }
     key = content_name(chain(Namespace("adapter", "salt"), ((1, 2),)))
     assert last["events"] == [
         {"type": "Delivered", "id": "a", "first_position": 0, "tokens": [4]},
-        {"type": "BlockStored", "block": 1, "key": key, "parent": None},
+        {"type": "BlockStored", "block": 2, "key": key, "parent": None},
     ]
 
 
@@ -180,13 +193,20 @@ def test_names_of_content_are_told_apart_by_adapter_salt_and_tokens() -> None:
     assert len(names) == len(spaces) * len(texts)
 
 
-HOSTILE = ("", "\0\r\n\t\x1b[2J", "\"\\'", "\u2028\u202e\ufeff", "\U0001f600", "type", "r" * 100_000)
+HOSTILE = (
+    "",
+    "\0\r\n\t\x1b[2J",
+    "\"\\'",
+    "\u2028\u202e\ufeff",
+    "\U0001f600",
+    "type",
+    "r" * 100_000,
+)
 
 
 def test_hostile_names_survive(path: Path) -> None:
-    actions = [
-        Submit(name, (1, 2, 3), 1, Namespace(name, name)) for name in HOSTILE
-    ] + [Schedule(), Abort("\x00"), Abort(HOSTILE[1])]
+    actions: list[Action] = [Submit(n, (1, 2, 3), 1, Namespace(n, n)) for n in HOSTILE]
+    actions += [Schedule(), Abort(HOSTILE[1]), Abort("\0")]
     record(path, TINY, actions, Verdict("falls", HOSTILE[1], HOSTILE[2]))
     trace = read_trace(path)
     assert trace.actions == tuple(actions)
@@ -251,6 +271,7 @@ def test_a_process_that_is_killed_leaves_what_was_known(path: Path) -> None:
     program = f"""
 import os
 from pathlib import Path
+from typing import get_args
 from servecheck.trace.write import record
 from servespec.actions import Schedule
 from tests.test_trace import STORY, TINY
@@ -306,3 +327,476 @@ def test_nothing_stands_behind_a_verdict(path: Path) -> None:
         with pytest.raises(TraceError, match=":3: the trace is finished"):
             writer.verdict(Verdict("holds"))
     assert read_trace(path).verdict == Verdict("undetermined", what="interrupted")
+
+
+# --- Read strictly --------------------------------------------------------------------------------
+
+SMALL: tuple[Action, ...] = (
+    Submit("a", (1, 2), 2),
+    Schedule(),
+    Complete((Output("a", (3,)),)),
+    Abort("a"),
+)
+SMALL_MACHINE = Machine(Config(4, 2, 4, 4, 2), VLLM_0_33)
+MENDED = "mend it, or record the run again"
+GONE = "there is no such field; take it out"
+ADDED = "missing; add it, or record the run again"
+NUMBERED = "put the lines in order, none missing"
+NO_BLOCKS = "0 is no whole number ≥ 1; set another num_blocks"
+NULL_BLOCK = "1 is the null block alone: nothing can be handed out; set another num_blocks"
+EMPTY = "the prompt is empty; give at least one token"
+
+
+@pytest.fixture
+def small(path: Path) -> Path:
+    record(path, SMALL_MACHINE, SMALL, Verdict("holds"), snapshot_every=4)
+    return path
+
+
+def test_the_small_trace_is_read(small: Path) -> None:
+    trace = read_trace(small)
+    assert trace.actions == SMALL
+    assert replay_trace(trace).agrees
+
+
+WHOLE = "expected a whole number of at most 64 bits, found"
+FORM = 'field format: this is no trace; its first line must say "servecheck-trace"'
+VERSION = "this reads version 1: read it by the servecheck that wrote it"
+ALONE = "name the property that fell, and only that"
+END = '{"verdict":"holds"}'
+ACTIONS = ", ".join(f'"{kind.__name__}"' for kind in get_args(Action))
+EVENTS = ", ".join(f'"{kind.__name__}"' for kind in get_args(TracedEvent))
+REASONS = ", ".join(f'"{reason.name}"' for reason in Reason)
+VERDICTS = '"holds", "falls", "undetermined"'
+KEY = content_name(chain(PUBLIC, ((1, 2),)))
+
+REFUSED = [
+    # the first line
+    (1, '{"format', '"format', "not JSON from column 9 on"),
+    (1, "-trace", "-trice", FORM),
+    (1, '"format":"servecheck-trace",', "", FORM),
+    (1, '"version":1', '"version":2', f"field version: version 2 is not known; {VERSION}"),
+    (1, '"version":1', '"version":true', f"field version: version True is not known; {VERSION}"),
+    (1, '"engine"', '"motor"', f"field motor: {GONE}"),
+    (1, '"seed":null,', '"seed":"7",', f'field seed: {WHOLE} "7"'),
+    (1, '"engine":"spec",', "", f"field engine: {ADDED}"),
+    (1, '"num_blocks":4,', "", f"field config.num_blocks: {ADDED}"),
+    (1, '"num_blocks":4', '"num_blocks":4.0', f"field config.num_blocks: {WHOLE} 4.0"),
+    (1, '"num_blocks":4', '"num_blocks":true', f"field config.num_blocks: {WHOLE} true"),
+    (1, '"num_blocks":4', '"num_blocks":0', f"field config.num_blocks: {NO_BLOCKS}"),
+    (1, '"num_blocks":4', '"num_blocks":1', f"field config.num_blocks: {NULL_BLOCK}"),
+    (
+        1,
+        '"watermark":0.0',
+        '"watermark":"0"',
+        'field config.watermark: expected a number, found "0"',
+    ),
+    (1, '_block":true', '_block":1', "field policy.null_block: expected true or false, found 1"),
+    (1, "fcfs", "lifo", 'field policy.order: expected one of "fcfs", "priority", found "lifo"'),
+    (1, '"order":"fcfs",', "", f"field policy.order: {ADDED}"),
+    # actions
+    (2, '"n":0,', '"n":0,"m":0,', f"field m: {GONE}"),
+    (2, '"n":0,', '"n":0,"n":0,', 'key "n" stands twice; keep one of the two'),
+    (2, '"n":0,', "", f"field n: {ADDED}"),
+    (3, '"n":1,', '"n":0,', f"field n: expected 1, found 0; {NUMBERED}"),
+    (3, '"n":1,', '"n":2,', f"field n: expected 1, found 2; {NUMBERED}"),
+    (2, '"Submit"', '"submit"', f'field action.type: expected one of {ACTIONS}, found "submit"'),
+    (2, '"Submit"', '"os.kill"', f'field action.type: expected one of {ACTIONS}, found "os.kill"'),
+    (3, '"type":"Schedule"', "", f"field action.type: {ADDED}"),
+    (2, '"id":"a"', '"id":1', "field action.id: expected a string, found 1"),
+    (2, "[1,2]", "[1,true]", f"field action.prompt[1]: {WHOLE} true"),
+    (2, "[1,2]", "[1,2.5]", f"field action.prompt[1]: {WHOLE} 2.5"),
+    (2, "[1,2]", "{}", "field action.prompt: expected a list, found {}"),
+    (2, "[1,2]", "[]", f"field action: request 'a': {EMPTY}"),
+    (2, "[1,2]", "[1,NaN]", "not JSON from column 55 on"),
+    (
+        2,
+        '"namespace":{}',
+        '"namespace":null',
+        "field action.namespace: expected an object, found null",
+    ),
+    (4, '"outputs":[{', '"outputs":[{"":0,', f'field action.outputs[0]."": {GONE}'),
+    # events, digests, snapshots
+    (2, '"Submitted"', '"Sent"', f'field events[0].type: expected one of {EVENTS}, found "Sent"'),
+    (3, KEY, KEY[1:], f'field events[2].key: expected 64 hex digits, found "{KEY[1:39]}…'),
+    (
+        3,
+        KEY,
+        KEY.upper(),
+        f'field events[2].key: expected 64 hex digits, found "{KEY.upper()[:38]}…',
+    ),
+    (5, '"ABORT"', '"abort"', f'field events[0].reason: expected one of {REASONS}, found "abort"'),
+    (4, '"digest":"', '"digest":0,"":"', "field digest: expected 16 hex digits, found 0"),
+    (5, '"free":[', '"free":["1",', f'field state.free[0]: {WHOLE} "1"'),
+    # the verdict, and lines as such
+    (
+        6,
+        "holds",
+        "fine",
+        'field verdict: expected one of "holds", "falls", "undetermined", found "fine"',
+    ),
+    (6, "holds", "falls", f"field property: which property fell is not said; {ALONE}"),
+    (6, '"}', '","property":"X"}', f"field property: a property is named, and none fell; {ALONE}"),
+    (6, END, "{}", f"field n: {ADDED}"),
+    (6, END, "[]", "expected an object, found []"),
+    (6, END, "", "not JSON from column 1 on"),
+    (6, END, "[" * 500 + "]" * 500, "nested too deep"),
+    (5, "", f"{END}\n", "a line stands behind the verdict; take it out"),
+]
+
+
+@pytest.mark.parametrize(("line", "old", "new", "said"), REFUSED)
+def test_a_line_is_taken_whole_or_refused(
+    small: Path, line: int, old: str, new: str, said: str
+) -> None:
+    found = complaint(edited(small, line, old, new))
+    number, _, rest = found.replace(", field", ": field", 1).partition(": ")
+    assert rest == (said if ";" in said else f"{said}; {MENDED}")
+    assert int(number) == line + (old == "")
+
+
+@pytest.mark.parametrize(
+    ("new", "said"),
+    [
+        (f"[1,{2**64}]", f"2, field action.prompt[1]: {WHOLE} 1.8"),
+        ("[" * 5000 + "]" * 5000, "2: not JSON from column "),
+    ],
+    ids=["number", "depth"],
+)
+def test_what_is_too_large_is_refused(small: Path, new: str, said: str) -> None:
+    assert complaint(edited(small, 2, "[1,2]", new)).startswith(said)
+
+
+def test_a_cut_line_is_refused_and_the_lines_before_it_are_good(small: Path) -> None:
+    small.write_bytes(small.read_bytes()[:-9])
+    assert complaint(small) == (
+        "6: the line is cut; take a whole copy of it, or keep its first 5 lines"
+    )
+    small.write_text("".join(f"{line}\n" for line in texts(small)[:5]))
+    assert read_trace(small).actions == SMALL
+
+
+def test_what_is_no_trace_at_all(path: Path, tmp_path: Path) -> None:
+    readable = "give a path to a trace that can be read"
+    assert complaint(path) == f" cannot be read (No such file or directory); {readable}"
+    assert complaint(tmp_path) == f" cannot be read (Is a directory); {readable}"
+    path.write_bytes(b"")
+    assert complaint(path) == " the file is empty; record the run again"
+    path.write_bytes(b"\x80\x04\x95.\n")
+    assert complaint(path) == f"1: not JSON from column 1 on; {MENDED}"
+    path.write_bytes(b"\n")
+    assert complaint(path) == f"1: not JSON from column 1 on; {MENDED}"
+
+
+# --- Replayed -------------------------------------------------------------------------------------
+
+
+def told(path: Path) -> list[tuple[int, str]]:
+    """The lines and fields in which a replay differs."""
+    return [(found.line, found.field) for found in replay_trace(read_trace(path)).differences]
+
+
+@pytest.mark.parametrize(
+    ("line", "old", "new", "fields"),
+    [
+        (4, '"tokens":[3]', '"tokens":[0]', ["events", "digest"]),  # what was sampled
+        (3, '"hit_tokens":0', '"hit_tokens":2', ["events"]),
+        (3, '"new_blocks":[1]', '"new_blocks":[2]', ["events"]),
+        (4, '"digest":"', '"digest":"00000000', ["digest"]),
+        (5, '"free":[', '"free":[0,', ["state.free"]),
+        (5, '"ref_counts":[0,0', '"ref_counts":[0,1', ["state.ref_counts"]),
+    ],
+)
+def test_a_hand_edited_line_is_noticed_there(
+    small: Path, line: int, old: str, new: str, fields: list[str]
+) -> None:
+    if old == '"digest":"':
+        digest = read_trace(small).lines[line - 2].digest
+        old, new = digest, "0" * 16
+    found = told(edited(small, line, old, new))
+    assert [where for where in found if where[0] == line] == [(line, field) for field in fields]
+    assert min(found)[0] == line
+
+
+def test_the_next_snapshot_names_the_fields(small: Path) -> None:
+    """The digest of the submit says that something differs; what, is seen three actions later."""
+    edited(small, 2, '"id":"a"', '"id":"b"')
+    edited(small, 5, '"type":"Abort","id":"a"', '"type":"Abort","id":"c"')
+    edited(small, 4, '"outputs":[{"id":"a"', '"outputs":[{"id":"b"')
+    report = replay_trace(read_trace(small))
+    assert report.agreed == 0
+    assert [(d.line, d.field) for d in report.differences] == [
+        (2, "events"),
+        (2, "digest"),
+        (5, "state.free"),
+        (5, "state.ref_counts"),
+        (5, "state.requests"),
+        (5, "state.running"),
+    ]
+    ids = report.differences[-1]
+    assert (ids.recorded, ids.specified) == ((), ("b",))
+
+
+def test_an_action_that_is_not_offered_is_noticed(small: Path) -> None:
+    lines = texts(small)
+    del lines[2]
+    lines[2:4] = [lines[2].replace('"n":2', '"n":1'), lines[3].replace('"n":3', '"n":2')]
+    small.write_text("\n".join((*lines, "")))
+    report = replay_trace(read_trace(small))
+    assert (report.actions, report.agreed, report.reproduced) == (3, 1, False)
+    (found,) = report.differences
+    assert (found.line, found.field, found.recorded) == (3, "action", SMALL[2])
+    assert found.specified == "Complete: no plan is in flight; schedule first"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reproduced"),
+    [
+        (None, None),
+        (Verdict("undetermined", what="interrupted"), None),
+        (Verdict("holds"), True),  # CON-1 and CON-3 are known to fall there
+        (Verdict("falls", "CON-1", "…"), True),
+        (Verdict("falls", "CON-3", "…"), True),
+        (Verdict("falls", "CON-1r", "…"), False),
+        (Verdict("falls", "EVI-1", "…"), False),
+        (Verdict("falls", "NOBODY-KNOWS-IT", "…"), None),
+    ],
+)
+def test_a_verdict_is_reproduced_or_not(
+    path: Path, verdict: Verdict | None, reproduced: bool | None
+) -> None:
+    known = read_trace(FALLS / "CON-1.jsonl")
+    record(path, known.machine, known.actions, verdict)
+    report = replay_trace(read_trace(path))
+    assert (report.recorded, report.reproduced) == (verdict, reproduced)
+    assert report.agrees
+    assert report.checked["CON-1"] > 0
+
+
+def test_who_does_not_watch_does_not_know(small: Path) -> None:
+    report = replay_trace(read_trace(small), watch=False)
+    assert report.agrees
+    assert report.reproduced is None
+    assert not report.checked
+
+
+# --- Shrunk ---------------------------------------------------------------------------------------
+
+CON_1 = read_trace(FALLS / "CON-1.jsonl")
+
+
+def noise(machine: Machine, count: int) -> tuple[Action, ...]:
+    """A long run in which nothing falls, after which nobody is left and nothing cached."""
+    actions: list[Action] = []
+    for n in range(count // 5):
+        name = f"noise-{n}"
+        prompt = tuple((n + i) % 3 + 5 for i in range(1 + n % 3))
+        actions += [Submit(name, prompt, 1 + n % 2), Schedule(), Complete()]
+        actions += [Abort(name), ResetCache()]
+    return mend(machine, actions)
+
+
+def test_a_long_run_is_shrunk_to_the_few_that_matter() -> None:
+    machine = CON_1.machine
+    fails = falls(machine, "CON-1")
+    before, after = noise(machine, 2000), noise(machine, 200)
+    assert not fails(before)
+    odd = [
+        evolve(action, id=f"{action.id} the odd", prompt=tuple(t + 70 for t in action.prompt))
+        if isinstance(action, Submit)
+        else action
+        for action in CON_1.actions
+    ]
+    padded = (*before, *mend(machine, odd), *after)
+    assert fails(padded)
+    found = shrink(machine, padded, fails)
+    assert size_of(found) <= size_of(CON_1.actions)
+    assert fails(found)
+    assert mend(machine, found) == found  # all of it is legal
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_that_is_left_can_go(seed: int) -> None:
+    machine = CON_1.machine
+    fails = falls(machine, "CON-3")
+    found = find("CON-3", machine, seed)
+    assert found is not None
+    least = shrink(machine, found, fails)
+    assert fails(least)
+    for at in range(len(least)):
+        assert not fails(mend(machine, least[:at] + least[at + 1 :]))
+    assert not fails(least[:-1])  # and it falls on its last action
+
+
+def test_what_does_not_fail_is_left_alone() -> None:
+    assert shrink(TINY, STORY, falls(TINY, "CON-1")) == STORY
+
+
+def test_any_question_can_be_asked() -> None:
+    """Two requests have ended, however."""
+
+    def two_ended(actions: Sequence[Action]) -> bool:
+        state, ended = TINY.initial(), 0
+        for action in actions:
+            moved = TINY.apply(state, action)
+            ended += sum(type(event).__name__ == "Finished" for event in moved.events)
+            state = moved.state
+        return ended >= 2
+
+    assert shrink(TINY, STORY, two_ended) == (
+        Submit("r0", (0,), 1),
+        Submit("r1", (0,), 1),
+        Schedule(),
+        Complete((Output("r0", (0,)), Output("r1", (0,)))),
+    )
+
+
+def test_what_is_left_out_is_mended() -> None:
+    """Without the first pass: its outcome goes, and the next one is adapted to its plan, which now
+    takes up the whole prompt, and has other drafts."""
+    assert mend(TINY, (*STORY[:1], *STORY[4:9])) == (
+        Submit("a", (1, 2, 3), 4, Namespace("adapter", "salt"), -1, (9,)),
+        Submit("b", (1, 2, 3, 4, 5), 1, with_last=True),
+        Schedule(),
+        ResetCache(),
+        Complete((Output("a", (5,)),)),
+    )
+
+
+def test_what_is_not_offered_is_left_out() -> None:
+    actions = (Complete(), Discard(), Schedule(), Schedule(), Discard(), Discard(), *STORY[:1] * 2)
+    assert mend(TINY, actions) == (Schedule(), Discard(), STORY[0])
+    assert mend(SMALL_MACHINE, (Schedule(), Discard())) == (Schedule(),)
+
+
+def test_the_machine_is_shrunk_too() -> None:
+    """Two requests, of whom the second comes late, under far too large a machine."""
+    wide = Machine(
+        Config(30, 4, 20, 16, 8, watermark=0.1, num_speculative_tokens=2),
+        evolve(VLLM_0_33, step_mix=StepMix.PREFILL_FIRST),
+    )
+    actions = (
+        Submit("a", (1, 2, 3), 4),
+        Schedule(),
+        Complete((Output("a", (4,)),)),
+        Submit("b", (1, 2, 3), 4),
+        Schedule(),
+    )
+    machine, least = shrink_world(wide, actions, lambda machine: falls(machine, "BUD-2"))
+    assert machine.config == Config(3, 1, 3, 1, 2)
+    assert machine.policy == wide.policy
+    assert least == (
+        Submit("r0", (0,), 2),
+        Submit("r1", (0,), 1),
+        Schedule(),
+        Complete((Output("r0", (0,)),)),
+        Schedule(),
+    )
+
+
+# --- The falls that must go on --------------------------------------------------------------------
+
+KNOWN = [(name, fall) for name, asked in WATCHED.items() for fall in asked.falls]
+
+
+def test_there_is_one_trace_for_each_known_fall() -> None:
+    named = [fall.trace for _, fall in KNOWN]
+    assert len(set(named)) == len(named)
+    assert {path.name for path in FALLS.glob("*.jsonl")} == set(named)
+    assert {f"{target.name}.jsonl" for target in TARGETS} == set(named)
+    readme = (FALLS / "README.md").read_text()
+    for trace in named:
+        actions = len(read_trace(FALLS / trace).lines)
+        row = next(r for r in readme.splitlines() if r.startswith(f"| `{Path(trace).stem}` |"))
+        assert row.endswith(f" {actions} |")
+
+
+@pytest.mark.parametrize(("name", "fall"), KNOWN, ids=[fall.trace for _, fall in KNOWN])
+def test_a_known_fall_goes_on(name: str, fall: Falls) -> None:
+    trace = read_trace(FALLS / fall.trace)
+    machine, last = trace.machine, len(trace.lines) - 1
+    assert fall.under(machine.config, machine.policy)
+    report = replay_trace(trace)
+    assert report.differences == ()
+    assert report.recorded is not None
+    assert (report.recorded.verdict, report.recorded.property) == ("falls", name)
+    assert report.reproduced
+    mine = [fell for fell in report.fallen if fell.fallen.property.id == name]
+    assert [fell.n for fell in mine] == [last]
+    assert mine[0].fallen.what == report.recorded.what
+    assert all(fell.fallen.known for fell in report.fallen)
+    assert last < 10
+
+
+def test_the_content_that_is_read_was_never_written() -> None:
+    """CON-1: the third token of r0 is computed, says the machine, in a block that is empty."""
+    machine, state = CON_1.machine, CON_1.machine.initial()
+    for action in CON_1.actions:
+        state = machine.apply(state, action).state
+    (r0,) = state.running
+    assert (r0.id, r0.computed, r0.table) == ("r0", 4, (1, 2, 4, 5))
+    assert state.pool.blocks[4].content == ()
+    assert state.in_flight[0].entries[0].start == 3
+
+
+@pytest.mark.parametrize("name", ["LIV-1", "LIV-1-no-victim"])
+def test_the_loop_goes_round_for_ever(name: str) -> None:
+    """The last two actions lead back to where they began, and the outcome could be no other."""
+    trace = read_trace(FALLS / f"{name}.jsonl")
+    machine, state = trace.machine, trace.machine.initial()
+    assert trace.actions[-2:] == (Schedule(), Complete())
+    for action in trace.actions[:-2]:
+        state = machine.apply(state, action).state
+    starved = [r for r in state.live if fits_alone(machine, Submit(r.id, r.prompt, r.max_tokens))]
+    assert starved
+    for _ in range(100):
+        planned = machine.apply(state, Schedule()).state
+        assert list(machine.completions(planned.in_flight[0], (0, 1))) == [Complete()]
+        assert machine.apply(planned, Complete()).state == state
+
+
+def test_the_starved_request_waits_behind_one_that_no_pool_can_help() -> None:
+    """LIV-1 under VLLM_0_33, in a pool that has room for the longest text."""
+    trace = read_trace(FALLS / "LIV-1.jsonl")
+    machine, config = trace.machine, trace.machine.config
+    first, second = (action for action in trace.actions if isinstance(action, Submit))
+    assert len(first.prompt) == config.max_model_len > config.max_num_batched_tokens
+    assert config.blocks_for(config.max_model_len) <= config.num_blocks - 1
+    assert fits_alone(machine, second)
+
+
+def test_no_lasso_where_everybody_fits() -> None:
+    """A loop with nothing to do goes round, and starves nobody."""
+    machine = Machine(Config(4, 2, 4, 4, 2), STATIC)
+    assert not falls(machine, "LIV-1")((Schedule(), Complete()))
+
+
+# --- Found ----------------------------------------------------------------------------------------
+
+
+def test_a_search_is_a_function_of_its_seed() -> None:
+    machine = Machine(Config(6, 2, 12, 8, 3), MINIATURE)
+    found = find("EVI-1", machine, 1)
+    program = """
+from servecheck.trace.find import *
+print(repr(find("EVI-1", Machine(Config(6, 2, 12, 8, 3), MINIATURE), 1)))
+"""
+    root = FALLS.parents[1]
+    paths = os.pathsep.join(map(str, (root, root / "spec", root / "impl")))
+    environment = {**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": "5"}
+    other = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert other.stdout.strip() == repr(found)
+    assert find("EVI-1", machine, 2) != found
+
+
+def test_a_committed_trace_can_be_found_again() -> None:
+    (target,) = (target for target in TARGETS if target.name == "EVI-1")
+    trace = read_trace(FALLS / "EVI-1.jsonl")
+    assert smallest(target) == (trace.machine, trace.actions)
+
+
+def test_what_does_not_fall_is_not_found() -> None:
+    assert find("OWN-1", TINY, 0, runs=3) is None
+    assert smallest(Target("OWN-1", "OWN-1", TINY.config, TINY.policy), seeds=()) is None

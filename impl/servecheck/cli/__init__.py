@@ -23,6 +23,7 @@ COMMANDS = (
     "miniature",
     "fuzz",
     "render",
+    "shrink",
 )
 
 

@@ -1,34 +1,48 @@
 """`servecheck fuzz`: random programs of actions, every property asked after each of them.
 
-Theory of operation. The work is `servecheck.fuzz.campaign`; here its summary becomes lines, within
-80 columns, or one JSON object. On a terminal a bar shows the time spent; in a pipe a line on
-standard error does, every ten seconds. Ctrl-C ends the search, not the report.
+Theory of operation. The work is `servecheck.fuzz.campaign`, the engine that goes along is made by
+`servecheck.cli.engines`; here the summary becomes lines, within 80 columns, or one JSON object. On
+a terminal a bar shows the time spent; in a pipe a line on standard error does, every ten seconds.
+Ctrl-C ends the search, not the report.
 """
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from servecheck.cli.options import Json
-from servecheck.cli.terminal import Exit, Part, complain, say, say_json
+from servecheck.cli.terminal import BadInput, Exit, Part, complain, escaped, say, say_json
 from servecheck.cli.terminal import progress as bar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from servecheck.fuzz.campaign import Progress, Summary
+    from servecheck.fuzz.campaign import Progress, Seen, Summary
+    from servecheck.lockstep.deviations import Deviation
+    from servecheck.trace.model import Trace
+
+FAILURES = Path("traces/failures")
+"""Where the program is written on which something fell."""
 
 EVERY = 10.0
 """Seconds from one line of progress to the next, in a pipe."""
 
 WIDTH = 80
-STYLES = {"holds": "bold green", "falls": "bold red", "undetermined": "bold yellow"}
+STYLES = {
+    "holds": "bold green",
+    "falls": "bold red",
+    "diverges": "bold red",
+    "stale": "bold red",
+}
+UNSURE = "bold yellow"
 
 
 def command(
@@ -39,26 +53,100 @@ def command(
         typer.Option(metavar="NAME", help="One policy, such as VLLM_0_33, instead of all kinds."),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Moves in one run.")] = 40,
+    engine: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Check this: fast, vllm, or module:factory."),
+    ] = None,
+    process: Annotated[
+        str | None,
+        typer.Option("--command", metavar="COMMAND", help="Check a process of spec/PROTOCOL.md."),
+    ] = None,
+    level: Annotated[
+        str | None,
+        typer.Option(metavar="LEVEL", help="Compare at pool, steps or state."),
+    ] = None,
+    spec_only: Annotated[
+        bool, typer.Option("--spec-only", help="Check the specification alone.")
+    ] = False,
+    program: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Do not search: run the program of this trace."),
+    ] = None,
+    deviations: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Known deviations, instead of those that come along."),
+    ] = None,
     as_json: Json = False,
 ) -> int:
-    """Search for a program on which a property of the specification falls.
+    """Search for a program on which a property falls, or an engine and the specification part.
 
     Sizes, choices and actions are drawn, most of them such that something interesting happens.
-    Every property is asked after each step; falls that the specification knows of are counted.
+    Every property is asked after each step; falls that the specification knows of are counted. An
+    engine goes along, the fast engine if none is named, and what it shows is compared.
     Exit code 0: the time was spent and nothing else fell; 1: something did, and the smallest
-    program found is shown; 3: the search was interrupted.
+    program found is shown and written to traces/failures; 2: the engine cannot be checked;
+    3: the search was interrupted, or the engine is gone, or does not do the same twice.
     """
-    from servecheck.fuzz.campaign import Verdict, campaign
+    from servecheck.cli.engines import subject_of
+    from servecheck.fuzz.campaign import Verdict, campaign, rerun
+    from servecheck.trace.read import read_trace
 
-    with _showing(seconds) as show:
-        found = campaign(seconds, seed, steps, profile, show)
+    if spec_only and (engine or process or level):
+        raise BadInput("--spec-only leaves every engine out; drop it, or the engine")
+    known = () if spec_only else _deviations(deviations)
+    subjects = nullcontext() if spec_only else subject_of(engine, process, level, known)
+    again = _again(engine, process, level, spec_only)
+    with subjects as subject:
+        if program is not None:
+            found = rerun(_read(read_trace, program), subject, again)
+        else:
+            with _showing(seconds) as show:
+                found = campaign(
+                    seconds,
+                    seed,
+                    steps,
+                    profile,
+                    show,
+                    following=subject,
+                    failures=FAILURES,
+                    again=again,
+                )
     if as_json:
         say_json(_told(found))
     else:
         for line in lines(found):
             say(*line) if isinstance(line, tuple) else say(line)
-    exits = {Verdict.HOLDS: Exit.HOLDS, Verdict.FALLS: Exit.FALLS}
-    return exits.get(found.verdict, Exit.UNDETERMINED)
+    unsure = (Verdict.UNDETERMINED, Verdict.NONDETERMINISTIC)
+    if found.verdict in unsure:
+        return Exit.UNDETERMINED
+    return Exit.HOLDS if found.verdict is Verdict.HOLDS else Exit.FALLS
+
+
+def _deviations(file: Path | None) -> tuple[Deviation, ...]:
+    from servecheck.lockstep.deviations import REGISTER, DeviationError, read_deviations
+
+    try:
+        return read_deviations(file or REGISTER)
+    except DeviationError as error:
+        raise BadInput(escaped(str(error))) from None
+
+
+def _read(read: Callable[[Path], Trace], file: Path) -> Trace:
+    from servecheck.trace.model import TraceError
+
+    try:
+        return read(file)
+    except TraceError as error:
+        raise BadInput(escaped(str(error))) from None
+
+
+def _again(engine: str | None, process: str | None, level: str | None, spec_only: bool) -> str:
+    """The command, as far as it says which engine is checked."""
+    words = ["servecheck", "fuzz"]
+    options = (("--engine", engine), ("--command", process), ("--level", level))
+    for option, value in options:
+        words += [] if value is None else [option, value]
+    return shlex.join([*words, "--spec-only"] if spec_only else words)
 
 
 # --- progress ------------------------------------------------------------------------------
@@ -93,17 +181,28 @@ Line = str | tuple[Part, ...]
 def lines(found: Summary) -> Iterator[Line]:
     """The report, a line at a time."""
     verdict = found.verdict.value
-    yield (verdict, STYLES[verdict]), f": {_why(found)}"
+    yield (verdict, STYLES.get(verdict, UNSURE)), f": {_why(found)}"
     yield f"{found.budget}, {found.speed:,.0f} steps/s, seed {found.seed}"
-    if found.fall is not None:
+    if found.seen is not None:
+        yield from wrap(_engine(found.seen), WIDTH, subsequent_indent="  ")
+    told = found.notes
+    if found.report is not None:
+        told += found.report.lines
+    elif found.fall is not None:
+        told += found.fall.lines
+    if told:
         yield ""
-        for line in found.fall.lines:
-            folded = wrap(line, WIDTH, subsequent_indent=" " * 10, drop_whitespace=False)
-            yield from map(str.rstrip, folded)
+    for line in told:
+        folded = wrap(line, WIDTH, subsequent_indent=" " * 11, drop_whitespace=False)
+        yield from map(str.rstrip, folded)
+    if found.trace is not None:
+        yield f"written    {found.trace}"
     checked = {name: count for name, count in found.checked.items() if count}
     yield from _table("properties, how often their antecedent was true", checked)
     if found.vacuous:
         yield from _folded("never checked", found.vacuous)
+    if found.seen is not None and found.seen.known:
+        yield from _table("known deviations of the engine", found.seen.known)
     if found.known:
         yield from _table("falls that the specification knows of", found.known)
     yield from _table("moves", found.moves)
@@ -122,8 +221,28 @@ def _why(found: Summary) -> str:
             return f"nothing fell in {found.elapsed:.0f} s"
         case "falls" if found.fall is not None:
             return f"{found.fall.property_id}, after {len(found.fall.actions)} actions"
+        case "diverges" if found.fall is not None and found.seen is not None:
+            name = f"{found.seen.engine.name} {found.seen.engine.version}"
+            return f"{name}, after {len(found.fall.actions)} actions"
+        case "stale":
+            return "the register of known deviations is out of date"
+        case "nondeterministic":
+            return "the engine does not do the same twice"
+        case "undetermined" if found.notes:
+            return "the engine is gone, and had not diverged"
     ended = "interrupted" if found.interrupted else "ended"
     return f"{ended} after {found.elapsed:.1f} of {found.asked:g} s, and nothing fell"
+
+
+def _engine(seen: Seen) -> str:
+    """One line on the engine."""
+    said = seen.engine
+    refused = f", {seen.refused:,} worlds refused" if seen.refused else ""
+    return (
+        f"engine {said.name} {said.version}, level {said.level.name.lower()}: "
+        f"{seen.followed:,} actions in lockstep, {seen.compared:,} fields compared, "
+        f"not seen: {', '.join(sorted(seen.unseen)) or 'nothing'}{refused}"
+    )
 
 
 def _table(title: str, counts: dict[str, int]) -> Iterator[str]:
@@ -159,7 +278,7 @@ def _folded(label: str, names: Iterable[str]) -> Iterator[str]:
 def _told(found: Summary) -> dict[str, object]:
     from servecheck.fuzz.tell import tell_config, tell_policy, tell_program
 
-    fall = found.fall
+    fall, seen = found.fall, found.seen
     return {
         "command": "fuzz",
         "verdict": found.verdict.value,
@@ -176,6 +295,21 @@ def _told(found: Summary) -> dict[str, object]:
         "checked": dict(sorted(found.checked.items())),
         "never_checked": list(found.vacuous),
         "known_falls": dict(sorted(found.known.items())),
+        "notes": list(found.notes),
+        "engine": None
+        if seen is None
+        else {
+            "name": seen.engine.name,
+            "version": seen.engine.version,
+            "level": seen.engine.level.name.lower(),
+            "actions": seen.followed,
+            "fields": seen.compared,
+            "not_seen": dict(sorted(seen.unseen.items())),
+            "worlds_refused": seen.refused,
+            "known_deviations": dict(sorted(seen.known.items())),
+        },
+        "report": None if found.report is None else list(found.report.lines),
+        "trace": None if found.trace is None else str(found.trace),
         "fall": None
         if fall is None
         else {

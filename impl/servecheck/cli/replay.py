@@ -35,15 +35,19 @@ Told = dict[str, object]
 
 
 def command(
+    trace: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[TRACE]...", help="Traces of servecheck, instead of recordings."),
+    ] = None,
     recording: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Option(
             metavar="PREFIX",
             help="A recording, such as traces/vllm-0.33.0/toy_reset, whose files are "
             "PREFIX.{workload,steps,events,state}.jsonl with config.json beside them; or a folder: "
             "all synchronous recordings in it. May be given several times.",
         ),
-    ],
+    ] = None,
     workload: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Take the workload of the one recording from here."),
@@ -54,12 +58,20 @@ def command(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Run the specification along recordings of a real scheduler.
+    """Run the specification along recordings of a real scheduler, or along traces.
 
     What was asked of the scheduler and what the model sampled are input; what the scheduler
     decided, the events it published and all that it held must agree. Exit code 0: all of it
     agrees. 1: something differs; the first step that does is shown field by field.
     """
+    if trace:
+        if recording or workload or steps:
+            raise BadInput("give traces, or --recording, not both")
+        from servecheck.cli import traced
+
+        return traced.replay(trace, as_json)
+    if not recording:
+        raise BadInput("nothing to replay: give a TRACE, or --recording PREFIX")
     call = _Call(as_json)
     try:
         call.replay(recording, workload, steps)

@@ -188,11 +188,12 @@ def settled(run: Callable[[], int]) -> int:
 
 def explanation(error: Exception) -> str | None:
     """What to tell of an error that somebody else can mend; None for a fault of servecheck."""
+    from servecheck.engines.protocol import EngineError
     from servecheck.recording import RecordingError
     from servespec.errors import SpecError
 
     match error:
-        case BadInput() | SpecError() | RecordingError():
+        case BadInput() | SpecError() | RecordingError() | EngineError():
             return str(error)
         case OutputError():
             return f"standard output cannot be written: {error}"

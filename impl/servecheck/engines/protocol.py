@@ -216,5 +216,9 @@ class EngineError(Exception):
     """An engine that cannot be driven: it is not what it says it is, or it is gone."""
 
 
+class EngineGone(EngineError):
+    """An engine that died, hung, or answers nonsense: what it would have done, nobody knows."""
+
+
 class Unsupported(EngineError):
     """An engine cannot have these sizes or choices; the message says which and why."""

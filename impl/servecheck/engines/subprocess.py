@@ -37,6 +37,7 @@ from attrs import define, field
 from servecheck.engines.protocol import (
     Capabilities,
     EngineError,
+    EngineGone,
     Level,
     SeenOutcome,
     SeenPlan,
@@ -95,7 +96,7 @@ LOOK = 0.1
 # --- what can go wrong --------------------------------------------------------------------------
 
 
-class EngineFailed(EngineError):
+class EngineFailed(EngineGone):
     """A process that cannot be driven on. It has been killed and reaped.
 
     `stderr` holds the last lines that it wrote there.

@@ -111,8 +111,17 @@ def shrunk_divergence(subject: Subject, found: Parted, candidates: int = CANDIDA
     def fails(machine: Machine) -> StillFails:
         return lambda actions: parts(machine, actions) is not None
 
-    base = NAMED[nearest(found.machine.policy)]
     machine, actions = shrink_world(found.machine, found.actions, fails)
+    for policy in NAMED.values():
+        try:
+            other = Machine(machine.config, policy)
+        except SpecError:
+            continue
+        mended = mend(other, actions)
+        if parts(other, mended) is not None:
+            machine, actions = other, mended
+            break
+    base = NAMED[nearest(machine.policy)]
     for axis in fields(Policy):
         mine = {other.name: getattr(machine.policy, other.name) for other in fields(Policy)}
         try:

@@ -4,7 +4,8 @@ Theory of operation. `said_*` turn a state, a plan, an outcome of the specificat
 of `engines.protocol`; `differences` compares two of them field by field. A field that the engine
 leaves None is not compared, and counted as not seen: it is undetermined. Keys are compared by what
 they name: an engine's name for a key must always stand for the same key of the specification, and
-two names for two keys (`Names`).
+two names for two keys (`Names`). A wrong name is told as the key that it has stood for: names may
+be others in the next process.
 """
 
 from __future__ import annotations
@@ -108,12 +109,15 @@ class Comparison:
             return
         self.compared["index"] += 1
         mine = {c.blocks: c.key for c in said.index}
-        for c in seen.index:
+        # An engine may keep its index in any order; what differs first must not depend on it.
+        for c in sorted(seen.index, key=lambda copies: copies.blocks):
             key = mine.pop(c.blocks, None)
             if not isinstance(key, Chain):
                 yield Difference("index", "no key on blocks", c.blocks)
             elif not self.names.agree(c.key, key):
-                yield Difference(f"key on blocks {c.blocks}", key, c.key)
+                stood_for = self.names.keys.get(c.key)
+                seen_key = "a second name for it" if stood_for is key else stood_for
+                yield Difference(f"key on blocks {c.blocks}", key, seen_key)
         for blocks, key in mine.items():
             yield Difference(f"index of {key!r}", blocks, "nothing")
 

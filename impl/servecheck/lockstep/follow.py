@@ -6,18 +6,21 @@ the engine is given the action itself. At L1 it is given the verbs of the pool t
 consists of, read off its events: hits are matched and acquired, blocks are taken, published,
 released, and each answer must be the specification's.
 
-An engine that raises, where the specification goes on, diverges by that.
+An engine that raises, where the specification goes on, diverges by that; what it showed before it
+raised counts first.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Protocol, assert_never
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from servecheck.engines.protocol import (
     AnyEngine,
+    Capabilities,
     Engine,
     EngineError,
     Level,
@@ -58,6 +61,11 @@ from servespec.machine import Machine
 from servespec.plan import State
 from servespec.properties import Step
 from servespec.properties.fold import Fold, Moment
+
+ANSWER = "answer"
+"""The field of a difference that says that the engine raised."""
+ADDRESS = re.compile("0x[0-9a-fA-F]+")
+"""Where something lies in memory is another place in the next run."""
 
 
 @frozen
@@ -117,11 +125,18 @@ class EngineFollower:
     comparison: Comparison
     done: int = 0
     """Actions that agreed."""
+    level: Level | None = None
+    """Compare at this level, at most the one that the engine says it has."""
     _level: Level = field(init=False)
     _compared: Callable[[Step], Iterator[Difference]] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        engine, self._level = self.engine, self.engine.capabilities.level
+        engine, said = self.engine, self.engine.capabilities
+        self._level = said.level if self.level is None else self.level
+        if self._level > said.level:
+            raise EngineError(
+                f"{said.name} has level {said.level.name}, and {self._level.name} was asked for"
+            )
         if self._level is Level.STATE and isinstance(engine, StateEngine):
             self._compared = lambda step: _state_step(engine, step, self.comparison)
         elif self._level is Level.STEPS and isinstance(engine, StepEngine):
@@ -130,19 +145,25 @@ class EngineFollower:
             self._compared = lambda step: _pool_step(engine, step, self.comparison)
         else:
             raise EngineError(
-                f"{engine.capabilities.name} says that it has level {self._level.name}, and lacks "
-                "methods of it; see servecheck.engines.protocol"
+                f"{said.name} says that it has level {self._level.name}, and lacks methods of it; "
+                "see servecheck.engines.protocol"
             )
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the engine is; its level is the one that is compared."""
+        return evolve(self.engine.capabilities, level=self._level)
+
     def follow(self, step: Step) -> None:
+        found: list[Difference] = []
         try:
-            found = tuple(self._compared(step))
+            found.extend(self._compared(step))
         except Exception as error:
-            what = f"{type(error).__name__}: {error}"
-            found = (Difference("answer", "no error", what),)
-            raise Diverged(self._divergence(step, found)) from error
+            what = ADDRESS.sub("0x…", f"{type(error).__name__}: {error}")
+            found.append(Difference(ANSWER, "no error", what))
+            raise Diverged(self._divergence(step, tuple(found))) from error
         if found:
-            raise Diverged(self._divergence(step, found))
+            raise Diverged(self._divergence(step, tuple(found)))
         self.done += 1
 
     def allows(self, machine: Machine, state: State, action: Action) -> bool:
@@ -153,7 +174,7 @@ class EngineFollower:
         return Divergence(said.name, said.version, self._level, self.done, step.action, found)
 
 
-def follower(engine: AnyEngine, machine: Machine) -> EngineFollower:
+def follower(engine: AnyEngine, machine: Machine, level: Level | None = None) -> EngineFollower:
     """An engine of any level beside this machine.
 
     Raises:
@@ -163,7 +184,7 @@ def follower(engine: AnyEngine, machine: Machine) -> EngineFollower:
     said, gamma = engine.capabilities, machine.config.num_speculative_tokens
     if gamma and not said.can(Verb.DRAFTS):
         raise Unsupported(f"num_speculative_tokens = {gamma}: {said.name} does not speculate")
-    return EngineFollower(engine, Comparison.of(machine.policy))
+    return EngineFollower(engine, Comparison.of(machine.policy), level=level)
 
 
 def allowed(engine: Engine, state: State, action: Action) -> bool:

@@ -51,16 +51,16 @@ def _recorded(namespace: Namespace) -> bool:
     return namespace.adapter is None and namespace.salt != ""
 
 
+def _first(namespace: Namespace) -> tuple[bytes, list[list[str | None]] | None]:
+    """What stands before a first block, and what besides its tokens goes into its digest."""
+    if not _recorded(namespace):
+        return OWN_ROOT, [["namespace", namespace.adapter, namespace.salt]]
+    return ROOT, None if namespace.salt is None else [["cache_salt", namespace.salt]]
+
+
 def _along(chain: Chain) -> bytes:
     """The digest of `chain`, after those of its ancestors that are not known yet."""
-    namespace = chain.namespace
-    extra: list[list[str | None]] | None = None
-    found = ROOT
-    if not _recorded(namespace):
-        found, extra = OWN_ROOT, [["namespace", namespace.adapter, namespace.salt]]
-    elif namespace.salt is not None:
-        extra = [["cache_salt", namespace.salt]]
-    unknown: list[Chain] = []
+    found, unknown = ROOT, list[Chain]()
     for link in chain.path():
         known = _KNOWN.get(link)
         if known is not None:
@@ -68,8 +68,10 @@ def _along(chain: Chain) -> bytes:
             break
         unknown.append(link)
     for link in reversed(unknown):
-        said = extra if link.parent is None else None
-        found = sha256(cbor2.dumps([found, link.tokens, said], canonical=True)).digest()
+        extra = None
+        if link.parent is None:
+            found, extra = _first(link.namespace)
+        found = sha256(cbor2.dumps([found, link.tokens, extra], canonical=True)).digest()
         _KNOWN[link] = found
     return found
 

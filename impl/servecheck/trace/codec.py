@@ -35,6 +35,7 @@ T = TypeVar("T")
 Decode = Callable[[object], T]
 
 MEND = "mend it, or record the run again"
+ADD = "add it, or record the run again"
 RENAME = "use texts in Unicode and numbers of at most 64 bits"
 
 
@@ -272,7 +273,7 @@ def _one_of(kinds: dict[str, type]) -> Decode[object]:
     def take(value: object) -> object:
         fields = dict(fields_of(value))
         if "type" not in fields:
-            raise Refused("missing").under("type")
+            raise Refused("missing", ADD).under("type")
         try:
             kind = kinds[str(name(fields.pop("type")))]
         except Refused as refused:
@@ -300,7 +301,7 @@ def _record(kind: type[attrs.AttrsInstance]) -> Decode[object]:
                 raise refused.under(name) from None
         for name, needed in named.items():
             if needed and name not in made:
-                raise Refused("missing", "add it, or record the run again").under(name)
+                raise Refused("missing", ADD).under(name)
         try:
             return make(**made)
         except ConfigError as error:

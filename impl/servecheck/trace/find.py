@@ -207,7 +207,10 @@ def commit(target: Target, folder: Path) -> Path:
     return path
 
 
-def main(folder: str, *names: str) -> None:
+def main(folder: str = "", *names: str) -> None:
+    known = [target.name for target in TARGETS]
+    if not folder or not set(names) <= set(known):
+        raise SystemExit(f"usage: python -m servecheck.trace.find FOLDER [{' | '.join(known)}] …")
     for target in TARGETS:
         if not names or target.name in names:
             print(commit(target, Path(folder)), flush=True)

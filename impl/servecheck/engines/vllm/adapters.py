@@ -115,7 +115,7 @@ def _told(choice: object) -> str:
 
 @define
 class Requests:
-    """Makes vLLM's requests, whose block hashes are vLLM's own; none where nothing is shared."""
+    """Makes vLLM's requests, whose block hashes are vLLM's own; none where sharing is off."""
 
     vllm: Vllm
     hasher: object
@@ -277,7 +277,8 @@ class VllmLoop:
 
     def submit(self, request: Submit) -> bool:
         """The unique ids sort as those that they are made of: vLLM settles by them who comes first
-        of those that arrived together."""
+        of those that arrived together. vLLM's own front end turns away a prompt of max_model_len
+        as well, which its scheduler would take; the specification is of the scheduler."""
         if len(request.prompt) > self.config.max_model_len:
             return False
         now = next(self._clock)

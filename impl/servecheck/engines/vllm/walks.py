@@ -23,15 +23,15 @@ from time import monotonic
 
 from attrs import define, evolve, field
 
-from servecheck.engines.protocol import EngineError, EngineFactory, Level, Unsupported
+from servecheck.engines.protocol import EngineError, EngineFactory, Level, Unsupported, Verb
 from servecheck.engines.vllm.adapters import VllmLoop, VllmPool
 from servecheck.engines.vllm.theirs import VERSION, load
 from servecheck.fuzz.draw import Chance, Seeded, draw_config, fitting, pick, varied
-from servecheck.fuzz.tell import tell_config, tell_policy, tell_program
+from servecheck.fuzz.tell import PropertyFell, tell_config, tell_policy, tell_program
 from servecheck.fuzz.walk import Walk
 from servecheck.fuzz.wander import Wanderer
-from servecheck.lockstep.follow import Diverged, EngineFollower, allowed, follower
-from servecheck.marks import Mark, marks_of, possible
+from servecheck.lockstep.follow import Diverged, EngineFollower, follower
+from servecheck.marks import Mark, possible
 from servecheck.trace.shrink import StillFails, shrink_world
 from servespec.actions import Action, Schedule
 from servespec.config import Config
@@ -45,8 +45,9 @@ from servespec.events import (
     Scheduled,
 )
 from servespec.machine import Machine
+from servespec.plan import State
 from servespec.policy import VLLM_0_33, Admission, Order, Policy, Sharing, prioritised
-from servespec.properties import step_of
+from servespec.properties import Step, step_of
 
 MOVES = 200
 """Of a walk."""
@@ -106,24 +107,23 @@ def verbs(event: Event) -> int:
 
 
 @define
-class Together(Walk):
-    """A walk along which vLLM goes; what it cannot do is left out."""
+class Counting:
+    """vLLM beside the specification, and how many verbs of a pool that took."""
 
-    beside: EngineFollower = field(kw_only=True)
-    verbs: int = field(init=False, default=0)
+    beside: EngineFollower
+    verbs: int = 0
 
-    def do(self, action: Action) -> None:
-        if not self.beside.allows(self.machine, self.state, action):
-            return
-        before = self.state
-        moved = self.machine.apply(before, action)
-        step = step_of(self.machine, before, action, moved)
-        self.actions.append(action)
+    def follow(self, step: Step) -> None:
         self.beside.follow(step)
-        self.state = moved.state
-        self.marks.update(marks_of(step))
-        self.verbs += sum(map(verbs, moved.events))
-        self._remember(before, moved.events)
+        self.verbs += sum(map(verbs, step.events))
+
+    def allows(self, machine: Machine, state: State, action: Action) -> bool:
+        return self.beside.allows(machine, state, action)
+
+
+def beside(level: Level, machine: Machine) -> EngineFollower:
+    """A new vLLM beside this machine."""
+    return follower(ENGINES[level](machine.config, machine.policy), machine)
 
 
 @define
@@ -140,14 +140,20 @@ class Tally:
     able: set[Mark] = field(factory=set)
     orders: Counter[Order] = field(factory=Counter)
 
-    def add(self, walk: Together) -> None:
+    def add(self, walk: Walk, counting: Counting) -> None:
+        seen = counting.beside.comparison
+        can = counting.beside.engine.capabilities.can
         self.walks += 1
-        self.verbs += walk.verbs
+        self.verbs += counting.verbs
         self.actions.update(type(action).__name__ for action in walk.actions)
-        self.compared.update(walk.beside.comparison.compared)
-        self.unseen.update(walk.beside.comparison.unseen)
+        self.compared.update(seen.compared)
+        self.unseen.update(seen.unseen)
         self.marks.update(walk.marks)
-        self.able.update(possible(walk.config, walk.policy))
+        self.able |= {
+            mark
+            for mark in possible(walk.config, walk.policy)
+            if can(Verb.DISCARD) or not mark.name.startswith("DISCARD")
+        }
         self.orders[walk.policy.order] += 1
 
     @property
@@ -155,25 +161,17 @@ class Tally:
         return self.verbs if self.level is Level.POOL else self.actions.total()
 
 
-def walked(level: Level, number: int, tally: Tally) -> Diverged | None:
-    """One walk; what it diverged by, made small."""
+def walked(level: Level, number: int, tally: Tally) -> PropertyFell | None:
+    """One walk; how it ended, if not well."""
     config, policy = drawn(Seeded(number), level)
-    machine = Machine(config, policy)
-    wanderer = Wanderer(number, (), config, policy)
-    walk = Together(
-        machine,
-        (),
-        wanderer.walk.alphabet,
-        beside=follower(ENGINES[level](config, policy), machine),
-    )
-    wanderer.walk = walk
+    counting = Counting(beside(level, Machine(config, policy)))
+    wanderer = Wanderer(number, (), config, policy, lambda machine: counting)
     try:
         wanderer.go(MOVES)
-    except Diverged as diverged:
-        report(level, machine, walk.actions)
-        return diverged
+    except PropertyFell as fall:
+        return fall
     finally:
-        tally.add(walk)
+        tally.add(wanderer.walk, counting)
     return None
 
 
@@ -182,50 +180,55 @@ def walked(level: Level, number: int, tally: Tally) -> Diverged | None:
 
 def parted(level: Level, machine: Machine, actions: Sequence[Action]) -> Diverged | None:
     """Where vLLM and the specification part on a program, if they do."""
-    beside = follower(ENGINES[level](machine.config, machine.policy), machine)
-    state = machine.initial()
+    vllm, state = beside(level, machine), machine.initial()
     for action in actions:
-        if not allowed(beside.engine, state, action):
+        if not vllm.allows(machine, state, action):
             return None
         moved = machine.apply(state, action)
         try:
-            beside.follow(step_of(machine, state, action, moved))
+            vllm.follow(step_of(machine, state, action, moved))
         except Diverged as diverged:
             return diverged
         state = moved.state
     return None
 
 
-def report(level: Level, machine: Machine, actions: Sequence[Action]) -> None:
-    """Print the smallest program that is found on which they part."""
+def smallest(level: Level, fall: PropertyFell) -> Iterator[str]:
+    """What fell, and the smallest program that is found on which vLLM parts from the spec."""
 
-    def fails(smaller: Machine) -> StillFails:
-        def still(fewer: Sequence[Action]) -> bool:
+    def fails(machine: Machine) -> StillFails:
+        def still(actions: Sequence[Action]) -> bool:
             try:
-                return parted(level, smaller, fewer) is not None
+                return parted(level, machine, actions) is not None
             except Unsupported:
                 return False
 
         return still
 
-    small, fewest = shrink_world(machine, tuple(actions), fails)
-    if (diverged := parted(level, small, fewest)) is not None:
-        print(f"{diverged}\nconfig  {tell_config(small.config)}")
-        print(f"policy  {tell_policy(small.policy)}", *tell_program(fewest), sep="\n")
+    machine = Machine(fall.config, fall.policy)
+    if not fails(machine)(fall.actions):
+        yield from fall.lines
+        return
+    machine, actions = shrink_world(machine, fall.actions, fails)
+    yield str(parted(level, machine, actions))
+    yield f"config  {tell_config(machine.config)}"
+    yield f"policy  {tell_policy(machine.policy)}"
+    yield from tell_program(actions)
 
 
 # --- the whole -----------------------------------------------------------------------------
 
 
-def told(tally: Tally, seed: int, divergences: int, seconds: float) -> Iterator[str]:
+def told(tally: Tally, seed: int, fall: PropertyFell | None, seconds: float) -> Iterator[str]:
     """The report of a run."""
     steps, operations = tally.actions[Schedule.__name__], tally.operations
-    what = "verbs of the pool" if tally.level is Level.POOL else "actions"
+    pool = tally.level is Level.POOL
+    what = "verbs of the pool" if pool else "actions"
     orders = ", ".join(f"{n:,} {order.value}" for order, n in tally.orders.items())
     yield f"vLLM {VERSION}, level {tally.level.name.lower()}, seed {seed}"
     yield f"operations       {operations:,} ({what})"
-    yield f"scheduler steps  {steps:,}"
-    yield f"divergences      {divergences}"
+    yield f"scheduler steps  {steps:,}" + (" (of the specification)" if pool else "")
+    yield f"divergences      {int(fall is not None)}"
     yield f"seconds          {seconds:.1f} ({operations / seconds:,.0f} operations a second)"
     yield f"walks            {tally.walks:,} ({orders})"
     yield "actions          " + ", ".join(f"{n:,} {k}" for k, n in tally.actions.most_common())
@@ -235,10 +238,10 @@ def told(tally: Tally, seed: int, divergences: int, seconds: float) -> Iterator[
     for mark in Mark:
         if tally.marks[mark]:
             yield f"  {tally.marks[mark]:>9,}  {mark.meaning}"
-    yield "never, though these sizes and choices allow it"
-    for mark in Mark:
-        if mark in tally.able and not tally.marks[mark]:
-            yield f"             {mark.meaning}"
+    never = [mark for mark in Mark if mark in tally.able and not tally.marks[mark]]
+    yield "never, though these sizes and choices allow it" + ("" if never else ": nothing")
+    for mark in never:
+        yield f"             {mark.meaning}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -256,9 +259,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     tally = Tally(Level[asked.level.upper()])
-    number, divergences, begun = asked.seed * STRIDE, 0, monotonic()
-    while tally.operations < asked.operations and not divergences:
-        divergences += walked(tally.level, number, tally) is not None
+    number, fall, begun = asked.seed * STRIDE, None, monotonic()
+    while fall is None and tally.operations < asked.operations:
+        fall = walked(tally.level, number, tally)
         number += 1
-    print(*told(tally, asked.seed, divergences, monotonic() - begun), sep="\n")
-    return 1 if divergences else 0
+    print(*told(tally, asked.seed, fall, monotonic() - begun), sep="\n")
+    if fall is None:
+        return 0
+    print("", *smallest(tally.level, fall), sep="\n")
+    return 1

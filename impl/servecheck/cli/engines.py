@@ -1,0 +1,108 @@
+"""Which engine is to be checked: a name, `module:factory`, or a process that speaks JSON lines.
+
+Theory of operation. All of them become a `Subject`. What is wrong with the words themselves is told
+here, in one line that repeats them; what is wrong with the engine it tells when the first one is
+made. Modules are looked for in the current folder too, as a factory under test mostly lies there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from servecheck.cli.terminal import BadInput, escaped
+
+if TYPE_CHECKING:
+    from servecheck.engines.protocol import AnyEngine, EngineFactory, Level
+    from servecheck.lockstep.deviations import Deviation
+    from servecheck.lockstep.subject import Subject
+    from servespec.config import Config
+    from servespec.policy import Policy
+
+LEVELS = ("pool", "steps", "state")
+NAMES = ("fast", "vllm")
+
+
+@contextmanager
+def subject_of(
+    engine: str | None,
+    command: str | None,
+    level: str | None,
+    deviations: tuple[Deviation, ...],
+) -> Iterator[Subject]:
+    """The engines to check; neither name nor command is the fast engine through its refinement.
+
+    Raises:
+        BadInput: there is no such engine.
+    """
+    from servecheck.engines.fast.refine import Refinement
+    from servecheck.engines.protocol import Level
+    from servecheck.lockstep.subject import Subject
+
+    if engine is not None and command is not None:
+        raise BadInput("--engine and --command name two engines; give one of them")
+    if level is not None and level not in LEVELS:
+        raise BadInput(f"--level {escaped(level)} is unknown; take one of {', '.join(LEVELS)}")
+    asked = None if level is None else Level[level.upper()]
+    if command is not None:
+        from servecheck.engines.subprocess import CommandFactory
+
+        with CommandFactory(command) as factory:
+            yield Subject.of(factory, deviations, asked)
+    elif engine is not None:
+        yield Subject.of(factory_of(engine, asked), deviations, asked)
+    elif asked is not None:
+        raise BadInput("--level is about an engine; name it by --engine or --command")
+    else:
+        yield Subject(Refinement, deviations)
+
+
+def factory_of(engine: str, level: Level | None) -> EngineFactory:
+    """The factory that a name or `module:factory` stands for.
+
+    Raises:
+        BadInput: there is none.
+    """
+    from servecheck.engines.protocol import Level
+
+    if engine == "fast":
+        from servecheck.engines.fast.adapters import FastCache, FastLoop
+
+        return FastCache if level is Level.POOL else FastLoop
+    if engine == "vllm":
+        from servecheck.engines.vllm import VllmLoop, VllmPool
+
+        return VllmPool if level is Level.POOL else VllmLoop
+    return _imported(engine)
+
+
+def _imported(engine: str) -> EngineFactory:
+    said = f"--engine {escaped(engine)}"
+    module, colon, name = engine.partition(":")
+    if not colon or not module or not name:
+        known = ", ".join(NAMES)
+        raise BadInput(f"{said}: no such engine; write module:factory, or one of {known}")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found: object = import_module(module)
+    except Exception as error:
+        what = escaped(f"{type(error).__name__}: {error}")
+        raise BadInput(f"{said}: {module} does not import: {what}") from None
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        raise BadInput(f"{said}: {module} has no {name}; name what makes an engine")
+    if not callable(found):
+        kind = type(found).__name__
+        raise BadInput(f"{said}: {name} is no factory but a {kind}; it must take (config, policy)")
+    call = found
+
+    def factory(config: Config, policy: Policy) -> AnyEngine:
+        made: AnyEngine = call(config, policy)
+        return made
+
+    return factory

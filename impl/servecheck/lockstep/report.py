@@ -1,0 +1,227 @@
+"""The failure report: one fixed form, for a property that fell and for an engine that diverged.
+
+Theory of operation. A `Report` holds the lines' contents; `lines` puts them in order. Nothing in it
+depends on when or where it was made. Long sequences are shown around the place where they first
+differ. Which rule a divergence goes against can only be guessed from what shows it: the rule named
+is the one that decides the field that differs first.
+
+    verdict    diverges
+    property   LOCKSTEP: An engine that follows shows, after every action, …
+    rule       8 (by the field that differs first): A table is let go …
+    engine     fast 0.1.0, level STATE
+    profile    VLLM_0_33 with …
+    sizes      num_blocks=5, …
+    program    3 actions
+      1  submit r0: …
+    expected   free queue: …
+    observed   free queue: …
+    why        …
+    replay     servecheck fuzz --engine fast --program traces/failures/LOCKSTEP-fast.jsonl
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from attrs import frozen
+
+from servecheck.engines.protocol import Capabilities
+from servecheck.fuzz.tell import tell_action, tell_config, tell_policy, tell_program
+from servecheck.lockstep.compare import Difference
+from servecheck.lockstep.follow import ANSWER
+from servecheck.lockstep.subject import Parted
+from servespec.actions import Action
+from servespec.config import Config
+from servespec.policy import Policy
+from servespec.rules import RULES
+
+AROUND = 3
+"""Elements of a sequence that are shown before and after the first that differs."""
+MOST = 160
+"""Characters of one side."""
+
+LOCKSTEP = "LOCKSTEP"
+STATEMENT = "An engine that follows shows, after every action, what the specification says."
+
+DECIDED_BY = (
+    ("hits of *", "*", "11"),
+    ("blocks of *", "*", "5"),
+    ("free queue", "Schedule", "7"),
+    ("free queue", "*", "8"),
+    ("ref counts", "Schedule", "7"),
+    ("ref counts", "*", "8"),
+    ("key on blocks *", "*", "2"),
+    ("index*", "*", "10"),
+    ("running", "Schedule", "27"),
+    ("running", "*", "29"),
+    ("waiting", "*", "3"),
+    ("scheduled", "*", "15"),
+    ("preempted", "*", "19"),
+    ("plan of *: start", "*", "11"),
+    ("plan of *: tokens", "*", "16"),
+    ("*: drafts", "Complete", "32"),
+    ("*: drafts", "*", "28"),
+    ("*: table", "*", "5"),
+    ("*: computed", "Complete", "32"),
+    ("*: computed", "*", "28"),
+    ("*: length", "*", "32"),
+    ("finished", "*", "29"),
+    ("end of *", "*", "29"),
+    ("accepted", "*", "S"),
+    ("aborted", "*", "30"),
+    ("reset", "*", "9"),
+    ("cleared", "*", "9"),
+    ("* queue*", "*", "8"),
+)
+"""Which rule decides a field, by the action after which it differs."""
+
+
+@frozen
+class Report:
+    """What a failure report says."""
+
+    verdict: str
+    property_id: str
+    statement: str
+    rule: str | None
+    """Number of the rule that decides what differs first."""
+    engine: Capabilities | None
+    config: Config
+    policy: Policy
+    actions: tuple[Action, ...]
+    expected: str
+    observed: str
+    why: str
+    replay: str | None
+    """The command that does it again."""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The report, line by line."""
+        engine = "none: the specification alone"
+        if self.engine is not None:
+            engine = (
+                f"{self.engine.name} {self.engine.version}, level {self.engine.level.name.lower()}"
+            )
+        count = len(self.actions)
+        return (
+            f"verdict    {self.verdict}",
+            f"property   {self.property_id}: {self.statement}",
+            f"rule       {self._told_rule}",
+            f"engine     {engine}",
+            f"profile    {tell_policy(self.policy)}",
+            f"sizes      {tell_config(self.config)}",
+            f"program    {count} action{'' if count == 1 else 's'}",
+            *(f"  {line}" for line in tell_program(self.actions)),
+            f"expected   {self.expected}",
+            f"observed   {self.observed}",
+            f"why        {self.why}",
+            f"replay     {self.replay or 'not recorded'}",
+        )
+
+    @property
+    def _told_rule(self) -> str:
+        if self.rule is None:
+            return "not known" if self.property_id == LOCKSTEP else "none alone: see the property"
+        statement = next((rule.statement for rule in RULES if rule.number == self.rule), "")
+        return f"{self.rule} (by the field that differs first): {statement}"
+
+
+def deciding(field: str, action: Action) -> str | None:
+    """The number of the rule that decides a field."""
+    kind = type(action).__name__
+    for pattern, after, number in DECIDED_BY:
+        if fnmatchcase(field, pattern) and fnmatchcase(kind, after):
+            return number
+    return None
+
+
+def of_divergence(
+    parted: Parted, engine: Capabilities, verdict: str = "diverges", replay: str | None = None
+) -> Report:
+    """The report on an engine that diverged."""
+    divergence = parted.divergence
+    first, more = divergence.differences[0], len(divergence.differences) - 1
+    expected, observed = sides(first)
+    others = f", and in {more} other field{'s' if more > 1 else ''}" if more else ""
+    told = tell_action(divergence.action)
+    if first.field == ANSWER:
+        why = f"At the last action ({told}) the engine raised an error where none belongs."
+    else:
+        why = f"After the last action ({told}) the engine differs in {first.field}{others}."
+    return Report(
+        verdict,
+        LOCKSTEP,
+        STATEMENT,
+        deciding(first.field, divergence.action),
+        engine,
+        parted.machine.config,
+        parted.machine.policy,
+        parted.actions,
+        f"{first.field}: {expected}",
+        f"{first.field}: {observed}",
+        why,
+        replay,
+    )
+
+
+def of_fall(
+    property_id: str,
+    statement: str,
+    what: str,
+    config: Config,
+    policy: Policy,
+    actions: tuple[Action, ...],
+    engine: Capabilities | None = None,
+    replay: str | None = None,
+) -> Report:
+    """The report on a property of the specification that fell."""
+    last = f" ({tell_action(actions[-1])})" if actions else ""
+    return Report(
+        "falls",
+        property_id,
+        statement,
+        None,
+        engine,
+        config,
+        policy,
+        actions,
+        "the property holds",
+        what,
+        f"After the last action{last} the specification does not keep {property_id}.",
+        replay,
+    )
+
+
+# --- two sides ------------------------------------------------------------------------------
+
+
+def sides(difference: Difference) -> tuple[str, str]:
+    """What was expected and what was observed; where both are long, from where they differ."""
+    mine, theirs = difference.expected, difference.observed
+    if isinstance(mine, tuple | list) and isinstance(theirs, tuple | list):
+        at = next(
+            (i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b),
+            min(len(mine), len(theirs)),
+        )
+        return _around(mine, at), _around(theirs, at)
+    return _short(repr(mine)), _short(repr(theirs))
+
+
+def _around(values: tuple[object, ...] | list[object], at: int) -> str:
+    """A sequence, whole or around a place."""
+    whole = "(" + ", ".join(map(_word, values)) + ")"
+    if len(whole) <= MOST // 2:
+        return whole
+    start, stop = max(at - AROUND, 0), at + AROUND + 1
+    shown = ", ".join(map(_word, values[start:stop]))
+    before, after = "…, " if start else "", ", …" if stop < len(values) else ""
+    return _short(f"({before}{shown}{after}), from place {start} of {len(values)}")
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) else repr(value)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MOST else f"{text[: MOST - 1]}…"
