@@ -3,6 +3,7 @@
 #   PYTHON=...     the Python to set up with (default: the first that will do, newest first)
 #   FUZZ_ARGS=...  more arguments for `servecheck fuzz`
 #   TEST_ARGS=...  more arguments for pytest; TEST_JOBS=0 runs it in one process
+#   TORCH_ARGS=... more arguments for pip when it installs torch; VLLM_ARGS=... for the walks
 #   LOCK_ARGS=...  more arguments for `uv pip compile`, such as --upgrade
 
 BIN       := .venv/bin
@@ -10,7 +11,7 @@ TEST_JOBS ?= auto
 UV        ?= uv
 
 .NOTPARALLEL:
-.PHONY: help setup fuzz test types lint format docs bench check lock clean
+.PHONY: help setup fuzz test types lint format docs bench engines vllm check lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -77,6 +78,27 @@ bench: setup ## measure the speed; beside vLLM where `make engines` has built it
 	@$(BIN)/pytest benchmarks --benchmark-only -p no:xdist
 	@if test -x .engines/vllm/bin/python; then \
 	  PYTHONPATH=spec:impl:. .engines/vllm/bin/python -m benchmarks.beside_vllm; fi
+
+# torch is taken from where pip takes it, with CUDA on Linux; TORCH_ARGS can name an index of builds
+# without. The stamp is written last, as in `setup`.
+engines: setup ## make .engines/vllm, vLLM 0.33.0 beside servecheck; 2 GB or more
+	@set -eu; \
+	home=.engines/vllm; want=engines/vllm-0.33.0.txt; \
+	if test -n "$$(find $$home/.ready -newer $$want 2>/dev/null)" \
+	  && grep -qxF "in $$(pwd -P)" $$home/.ready; then exit 0; fi; \
+	echo "Setting up $$home, once; this takes some minutes ..."; \
+	rm -rf $$home; \
+	$(BIN)/python -m venv $$home; \
+	pip() { PIP_USER=0 $$home/bin/python -m pip --disable-pip-version-check --no-input -qq "$$@"; }; \
+	pip install -c $$want $(TORCH_ARGS) torch; \
+	pip install --no-deps -r $$want; \
+	site=$$($$home/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	printf '%s\n' "$$(pwd -P)/spec" "$$(pwd -P)/impl" >"$$site/servecheck.pth"; \
+	printf '%s\n' "in $$(pwd -P)" >$$home/.ready
+
+vllm: engines ## run vLLM beside the specification, tests and walks at random
+	@.engines/vllm/bin/python -m pytest tests/test_vllm.py
+	@.engines/vllm/bin/python -m servecheck.engines.vllm $(VLLM_ARGS)
 
 check: lint types test ## all that CI runs
 

@@ -111,7 +111,7 @@ def test_version(run: Run) -> None:
     ("args", "message"),
     [
         (["nope"], "No such command 'nope'; see servecheck --help"),
-        (["replay"], "Missing option '--recording'; see servecheck replay --help"),
+        (["replay"], "nothing to replay: give a TRACE, or --recording PREFIX"),
         (["miniature", "--nope"], "No such option: --nope; see servecheck miniature --help"),
     ],
 )

@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from servecheck.engines.fast.adapters import FastCache, FastLoop
@@ -250,7 +250,15 @@ def test_a_machine_for_a_sound_engine_passes(engine: EngineFactory) -> None:
 
 def test_a_machine_for_a_broken_engine_fails() -> None:
     with pytest.raises(PropertyFell, match=r"LOCKSTEP falls: fast .* diverges at action"):
-        run_state_machine_as_test(machine_for(broken.HeadFirst, SMALL, VLLM_0_33), settings=QUICK)
+        run_state_machine_as_test(
+            machine_for(broken.HeadFirst, SMALL, VLLM_0_33),
+            settings=settings(QUICK, phases=[Phase.generate]),
+        )
+
+
+def test_a_machine_for_an_engine_that_takes_nothing_says_so() -> None:
+    with pytest.raises(EngineError, match="there is none that I take"):
+        run_state_machine_as_test(machine_for(broken.Nobody), settings=QUICK)
 
 
 # --- known deviations -----------------------------------------------------------------------

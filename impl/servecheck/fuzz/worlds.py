@@ -41,10 +41,11 @@ from servespec.properties import Property
 TRIES = 8
 """Worlds drawn for one walk before it is skipped."""
 
-SAMPLE = Config(
-    num_blocks=9, block_size=2, max_model_len=8, max_num_batched_tokens=16, max_num_seqs=4
+SAMPLES = tuple(
+    Config(blocks, size, size * 4, size * 4, max_num_seqs=4)
+    for blocks, size in ((5, 2), (9, 2), (5, 1), (9, 4), (65, 16))
 )
-"""Sizes that all policies allow, for asking."""
+"""Sizes that all policies allow, for asking: an engine need not take all of them."""
 
 World = tuple[Config, Policy]
 Draw = Callable[[Chance], World]
@@ -81,20 +82,22 @@ class Worlds:
             EngineError: it is not what it says it is, or cannot be made.
         """
         asked = (policy,) if policy is not None else bases
-        sizes, refusal = config or SAMPLE, Unsupported("there is no policy to take")
-        taken: list[Policy] = []
+        taken: dict[Policy, Config] = {}
+        refusal: Unsupported | None = None
         for base in asked:
-            try:
-                subject.make(Machine(sizes, base))
-            except Unsupported as refused:
-                refusal = refused
-            except ConfigError:
-                continue
-            else:
-                taken.append(base)
+            for sizes in SAMPLES if config is None else (config,):
+                try:
+                    subject.make(Machine(sizes, base))
+                except Unsupported as refused:
+                    refusal = refusal or refused
+                except ConfigError:
+                    continue
+                else:
+                    taken[base] = sizes
+                    break
         if not taken:
-            raise refusal
-        values = {} if policy else {base: _values(subject, sizes, base) for base in taken}
+            raise refusal or Unsupported("no policy goes together with these sizes")
+        values = {} if policy else {base: _values(subject, taken[base], base) for base in taken}
         can = subject.capabilities
         return Worlds(tuple(taken), values, can is None or can.can(Verb.DRAFTS), config, policy)
 
@@ -142,7 +145,11 @@ def worlds_of(subject: Subject, config: Config | None, policy: Policy | None) ->
 
     @cache
     def asked() -> Draw:
-        return Worlds.of(subject, config, policy)
+        try:
+            return Worlds.of(subject, config, policy)
+        except Unsupported as refused:
+            # Not a world that is drawn again: there is none.
+            raise EngineError(str(refused)) from refused
 
     return lambda chance: asked()(chance)
 

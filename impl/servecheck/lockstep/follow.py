@@ -144,8 +144,9 @@ class EngineFollower:
         elif self._level is Level.POOL and isinstance(engine, PoolEngine):
             self._compared = lambda step: _pool_step(engine, step, self.comparison)
         else:
+            says = "cannot be compared at" if self.level is not None else "says that it has"
             raise EngineError(
-                f"{said.name} says that it has level {self._level.name}, and lacks methods of it; "
+                f"{said.name} {says} level {self._level.name}, and lacks methods of it; "
                 "see servecheck.engines.protocol"
             )
 

@@ -132,7 +132,7 @@ class FastPool:
         self.names[block] = None
         if name.block == block:
             name.block = name.others.pop(0) if name.others else -1
-        else:
+        elif name.others:
             name.others.remove(block)
         self.log.append((REMOVED, block, name))
         if name.block < 0 and name.held == 0 and not name.children:
@@ -149,6 +149,8 @@ class FastPool:
             if name.block < 0:
                 name.block = block
             else:
+                if name.others is None:
+                    name.others = []
                 name.others.append(block)
             log.append((STORED, block, name))
 
@@ -189,7 +191,7 @@ class FastPool:
             if name is not None:
                 self.names[block] = None
                 name.block = -1
-                name.others.clear()
+                name.others = None
                 if name.held == 0 and not name.children:
                     self.trie.prune(name)
         self.log.append((CLEARED,))

@@ -118,7 +118,7 @@ def unsound(engine: FastEngine) -> Iterator[Difference]:
     nodes = list(pool.trie.roots.values())
     while nodes:
         node = nodes.pop()
-        nodes += node.children.values()
+        nodes += (node.children or {}).values()
         if node.held != held.get(id(node), 0):
             yield Difference("requests that hold a node", held.get(id(node), 0), node.held)
         needed = node.held or node.block >= 0 or node.children

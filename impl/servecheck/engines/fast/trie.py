@@ -34,15 +34,28 @@ class Node:
     def __init__(self, parent: Node | None, tokens: Tokens) -> None:
         self.parent = parent
         self.tokens = tokens
-        self.children: dict[Tokens, Node] = {}
+        # Most nodes have one child or none and one copy: what is rare is made when it is there.
+        self.children: dict[Tokens, Node] | None = None
         self.block = -1
-        self.others: list[int] = []
+        self.others: list[int] | None = None
         self.held = 0
+
+    def child(self, tokens: Tokens) -> Node:
+        """The block that goes on with these tokens; made if nobody has it."""
+        children = self.children
+        if children is None:
+            found = Node(self, tokens)
+            self.children = {tokens: found}
+            return found
+        known = children.get(tokens)
+        if known is None:
+            known = children[tokens] = Node(self, tokens)
+        return known
 
     @property
     def copies(self) -> tuple[int, ...]:
         """All resident blocks that carry this name, oldest first."""
-        return () if self.block < 0 else (self.block, *self.others)
+        return () if self.block < 0 else (self.block, *(self.others or ()))
 
     @property
     def chain(self) -> Chain:
@@ -87,22 +100,15 @@ class Trie:
             return
         node = known[-1] if known else self.root(namespace)
         for begin in range(start, length - size + 1, size):
-            tokens = tuple(text[begin : begin + size])
-            child = node.children.get(tokens)
-            if child is None:
-                child = node.children[tokens] = Node(node, tokens)
-            child.held += 1
-            known.append(child)
-            node = child
+            node = node.child(tuple(text[begin : begin + size]))
+            node.held += 1
+            known.append(node)
 
     def grow(self, known: list[Node], namespace: Namespace, tokens: Tokens) -> None:
         """Append to `known` the node of one full block more."""
-        node = known[-1] if known else self.root(namespace)
-        child = node.children.get(tokens)
-        if child is None:
-            child = node.children[tokens] = Node(node, tokens)
-        child.held += 1
-        known.append(child)
+        node = (known[-1] if known else self.root(namespace)).child(tokens)
+        node.held += 1
+        known.append(node)
 
     def drop(self, nodes: list[Node]) -> None:
         """A request is gone: nobody holds these nodes for it any more."""
@@ -118,7 +124,8 @@ class Trie:
             if parent is None:
                 self.roots.pop(node.namespace, None)
                 return
-            if parent.children.get(node.tokens) is not node:
+            siblings = parent.children
+            if siblings is None or siblings.get(node.tokens) is not node:
                 return  # gone already, with a child of its
-            del parent.children[node.tokens]
+            del siblings[node.tokens]
             node = parent
