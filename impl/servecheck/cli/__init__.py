@@ -24,6 +24,7 @@ COMMANDS = (
     "fuzz",
     "render",
     "shrink",
+    "init",
 )
 
 

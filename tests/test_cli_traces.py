@@ -1,0 +1,104 @@
+"""What the commands do with traces, and the skeletons that they write."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from servecheck.cli import main
+from servecheck.trace.lasso import WATCHED
+from servecheck.trace.read import read_trace
+from servecheck.trace.replay import replay_trace
+
+ROOT = Path(__file__).resolve().parents[1]
+FALLS = ROOT / "traces" / "falls"
+GOLDEN = ROOT / "traces" / "golden" / "sharing.jsonl"
+
+
+def test_a_trace_replays(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(GOLDEN), str(FALLS / "CON-1.jsonl")]) == 0
+    out = capsys.readouterr().out
+    assert "10 of 10 actions agree" in out
+    assert "CON-1 falls at action 6, as the registry knows" in out
+    assert "the recorded verdict, falls CON-1, comes out again" in out
+
+
+def test_an_edited_trace_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = GOLDEN.read_text(encoding="utf-8").splitlines(keepends=True)
+    at = next(i for i, line in enumerate(lines) if '"Scheduled"' in line)
+    lines[at] = re.sub(r'"tokens":\d+(?=,"drafts")', '"tokens":99', lines[at], count=1)
+    edited = tmp_path / "edited.jsonl"
+    edited.write_text("".join(lines), encoding="utf-8")
+    assert main(["replay", str(edited)]) == 1
+    assert f"line {at + 1}, action" in capsys.readouterr().out
+
+
+def test_json_of_a_replay(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "--json", str(FALLS / "EVI-1.jsonl")]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdict"] == "holds"
+    assert told["traces"][0]["recorded"] == "EVI-1"
+
+
+def test_traces_or_recordings_not_both(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(GOLDEN), "--recording", "x"]) == 2
+    assert "not both" in capsys.readouterr().err
+
+
+def test_a_fall_is_shrunk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A smaller trace is written, on which the same property falls."""
+    small = tmp_path / "small.jsonl"
+    assert main(["shrink", str(FALLS / "CON-1.jsonl"), "-o", str(small)]) == 0
+    assert "CON-1 falls on 7 actions of 7" in capsys.readouterr().out
+    report = replay_trace(read_trace(small))
+    assert report.agrees
+    assert report.reproduced
+
+
+def test_where_nothing_falls_there_is_nothing_to_shrink(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["shrink", str(GOLDEN)]) == 2
+    assert main(["shrink", str(GOLDEN), "--property", "OWN-1"]) == 2
+    assert main(["shrink", str(GOLDEN), "--property", "NOPE"]) == 2
+    assert "there is no property 'NOPE'" in capsys.readouterr().err
+    assert "OWN-1" in WATCHED
+
+
+@pytest.mark.parametrize("level", ["pool", "steps"])
+def test_a_skeleton_type_checks_and_fails_by_name(level: str, tmp_path: Path) -> None:
+    assert main(["init", "my_engine", "--level", level, "--folder", str(tmp_path)]) == 0
+    path = os.pathsep.join(map(str, (ROOT / "spec", ROOT / "impl", tmp_path)))
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "my_engine.py"],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": path, "MYPY_CACHE_DIR": str(ROOT / ".mypy_cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_engine.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path, "CI": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "NotImplementedError" in done.stdout
+
+
+def test_a_skeleton_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text("precious", encoding="utf-8")
+    assert main(["init", "mine", "--level", "pool", "--folder", str(tmp_path)]) == 2
+    assert (tmp_path / "mine.py").read_text(encoding="utf-8") == "precious"
+    assert main(["init", "not a name", "--level", "pool"]) == 2
+    assert "is no name of a module" in capsys.readouterr().err
