@@ -54,33 +54,39 @@ def events_tell_the_cache(step: Step) -> Outcome:
 @step_property("END-1")
 def every_end_is_told_once(step: Step) -> Outcome:
     """A request enters the state with its Submitted event, and leaves it if and only if the
-    transition emits its one Finished event, with the right reason."""
+    transition emits its one Finished event, with the right reason; it leaves with the token that
+    ends it, and gets none after that."""
     before, after = {r.id for r in step.before.live}, {r.id for r in step.after.live}
-    ended = [e for e in step.events if isinstance(e, Finished)]
+    ended = {e.id: e.reason for e in step.events if isinstance(e, Finished)}
+    count = sum(isinstance(e, Finished) for e in step.events)
     came = {e.id for e in step.events if isinstance(e, Submitted)}
-    if sorted(e.id for e in ended) != sorted(before - after):
-        return Fall(f"{sorted(before - after)} left, {[e.id for e in ended]} were told")
+    if ended.keys() != before - after or count != len(ended):
+        return Fall(f"{sorted(before - after)} left, {list(ended)} were told")
     if came != after - before:
         return Fall(f"{sorted(after - before)} came, {sorted(came)} were told")
-    for e in ended:
-        if e.reason is not _end_reason(step, e.id):
-            return Fall(f"{e.id} ended by {_end_reason(step, e.id)}, {e.reason} was told")
+    due = dict.fromkeys(ended, Reason.ABORT) if isinstance(step.action, Abort) else _due(step)
+    if ended != due:
+        return Fall(f"{ended} were told, {due} were due")
     return verdict(bool(ended) or bool(came), None)
 
 
-def _end_reason(step: Step, request_id: str) -> Reason | None:
-    if isinstance(step.action, Abort):
-        return Reason.ABORT
-    request = step.before.find(request_id)
-    new = [
-        t for e in step.events if isinstance(e, Delivered) and e.id == request_id for t in e.tokens
-    ]
-    if request is None or not new:
-        return None
-    if new[-1] in request.stop:
-        return Reason.STOP
-    full = request.length + len(new) >= step.machine.config.max_model_len
-    return Reason.LENGTH if full or len(request.output) + len(new) >= request.max_tokens else None
+def _due(step: Step) -> dict[str, Reason]:
+    """Whom the delivered tokens end, and why. A request that one ends before its last is due twice
+    over: that too is no end that can be told."""
+    found: dict[str, Reason] = {}
+    for e in step.events:
+        request = step.before.find(e.id) if isinstance(e, Delivered) else None
+        if request is None or not isinstance(e, Delivered):
+            continue
+        for count, token in enumerate(e.tokens, 1):
+            full = request.length + count >= step.machine.config.max_model_len
+            if token in request.stop:
+                found[e.id] = Reason.STOP
+            elif full or len(request.output) + count >= request.max_tokens:
+                found[e.id] = Reason.LENGTH
+            if e.id in found and count < len(e.tokens):
+                found[f"{e.id} before its last token"] = found[e.id]
+    return found
 
 
 @step_property("DEL-1")
