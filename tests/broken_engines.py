@@ -79,7 +79,8 @@ class _CopyForgotten(FastPool):
             self.names[block] = None
             self.log.append((REMOVED, block, name))
             name.block = -1
-            name.others.clear()
+            if name.others:
+                name.others.clear()
 
 
 class CopyForgotten(FastLoop):

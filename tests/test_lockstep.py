@@ -162,6 +162,24 @@ def test_long_sequences_are_shown_where_they_first_differ() -> None:
     assert len(sides(Difference("x", "y" * 1000, 3))[0]) == 160
 
 
+class Younger(Refinement):
+    """The engine that has come all the way releases from the wrong end."""
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self.old.pool.tail_first = not self.old.pool.tail_first
+
+
+def test_a_refinement_that_fails_is_told_by_the_part_that_differs() -> None:
+    found = parted(Subject(Younger), Machine(SMALL, VLLM_0_33), PROGRAM)
+    assert found is not None
+    report = of_divergence(found, Younger.capabilities)
+    assert report.property_id == "REF-1"
+    assert report.rule == "8"
+    assert report.expected == "REF-1: pool.free: (3, 4, 2, 1)"
+    assert report.observed == "REF-1: pool.free: (3, 4, 1, 2)"
+
+
 # --- what is written ------------------------------------------------------------------------
 
 

@@ -86,7 +86,7 @@ def _imported(engine: str) -> EngineFactory:
         known = ", ".join(NAMES)
         raise BadInput(f"{said}: no such engine; write module:factory, or one of {known}")
     if "" not in sys.path:
-        sys.path.insert(0, "")
+        sys.path.append("")
     try:
         found: object = import_module(module)
     except Exception as error:

@@ -193,6 +193,9 @@ def lines(found: Summary) -> Iterator[Line]:
     if told:
         yield ""
     for line in told:
+        if line.startswith("replay "):
+            yield line  # whole, to be copied
+            continue
         folded = wrap(line, WIDTH, subsequent_indent=" " * 11, drop_whitespace=False)
         yield from map(str.rstrip, folded)
     if found.trace is not None:
@@ -228,6 +231,8 @@ def _why(found: Summary) -> str:
             return "the register of known deviations is out of date"
         case "nondeterministic":
             return "the engine does not do the same twice"
+        case "undetermined" if found.fall is not None:
+            return "the engine diverged, and could not be run again"
         case "undetermined" if found.notes:
             return "the engine is gone, and had not diverged"
     ended = "interrupted" if found.interrupted else "ended"

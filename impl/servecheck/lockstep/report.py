@@ -1,9 +1,9 @@
 """The failure report: one fixed form, for a property that fell and for an engine that diverged.
 
 Theory of operation. A `Report` holds the lines' contents; `lines` puts them in order. Nothing in it
-depends on when or where it was made. Long sequences are shown around the place where they first
-differ. Which rule a divergence goes against can only be guessed from what shows it: the rule named
-is the one that decides the field that differs first.
+depends on when or where it was made. Of two values with parts the first part that differs is shown,
+of long sequences the place where they first differ. Which rule a divergence goes against can only
+be guessed from what shows it: the rule named is the one that decides the field that differs first.
 
     verdict    diverges
     property   LOCKSTEP: An engine that follows shows, after every action, …
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
+import attrs
 from attrs import frozen
 
 from servecheck.engines.protocol import Capabilities
@@ -41,6 +42,10 @@ MOST = 160
 """Characters of one side."""
 
 LOCKSTEP = "LOCKSTEP"
+REFINES = {
+    "REF-1": "After every action what the fast engine holds, and its events, are the machine's.",
+    "REF-2": "A fast engine that is built from a state goes on as one that came all the way.",
+}
 STATEMENT = "An engine that follows shows, after every action, what the specification says."
 
 DECIDED_BY = (
@@ -71,7 +76,10 @@ DECIDED_BY = (
     ("aborted", "*", "30"),
     ("reset", "*", "9"),
     ("cleared", "*", "9"),
-    ("* queue*", "*", "8"),
+    ("*: pool.free", "Schedule", "7"),
+    ("*: pool.free", "*", "8"),
+    ("*: pool.index*", "*", "10"),
+    ("free queue backwards", "*", "8"),
 )
 """Which rule decides a field, by the action after which it differs."""
 
@@ -122,7 +130,8 @@ class Report:
     @property
     def _told_rule(self) -> str:
         if self.rule is None:
-            return "not known" if self.property_id == LOCKSTEP else "none alone: see the property"
+            diverged = self.property_id in (LOCKSTEP, *REFINES)
+            return "not known" if diverged else "none alone: see the property"
         statement = next((rule.statement for rule in RULES if rule.number == self.rule), "")
         return f"{self.rule} (by the field that differs first): {statement}"
 
@@ -141,7 +150,8 @@ def of_divergence(
 ) -> Report:
     """The report on an engine that diverged."""
     divergence = parted.divergence
-    first, more = divergence.differences[0], len(divergence.differences) - 1
+    first, more = narrowed(divergence.differences[0]), len(divergence.differences) - 1
+    property_id = first.field[:5] if first.field[:5] in REFINES else LOCKSTEP
     expected, observed = sides(first)
     others = f", and in {more} other field{'s' if more > 1 else ''}" if more else ""
     told = tell_action(divergence.action)
@@ -151,8 +161,8 @@ def of_divergence(
         why = f"After the last action ({told}) the engine differs in {first.field}{others}."
     return Report(
         verdict,
-        LOCKSTEP,
-        STATEMENT,
+        property_id,
+        REFINES.get(property_id, STATEMENT),
         deciding(first.field, divergence.action),
         engine,
         parted.machine.config,
@@ -196,6 +206,29 @@ def of_fall(
 # --- two sides ------------------------------------------------------------------------------
 
 
+def narrowed(difference: Difference) -> Difference:
+    """The first part in which two values differ, as deep as both have the same parts."""
+    name, mine, theirs = difference.field, difference.expected, difference.observed
+    while True:
+        parts: list[tuple[str, object, object]] = []
+        kind = type(mine)
+        if attrs.has(kind) and kind is type(theirs):
+            names = attrs.fields_dict(kind)
+            parts = [(f".{part}", getattr(mine, part), getattr(theirs, part)) for part in names]
+        elif isinstance(mine, tuple) and isinstance(theirs, tuple) and _alike(mine, theirs):
+            pairs = enumerate(zip(mine, theirs, strict=True))
+            parts = [(f"[{at}]", a, b) for at, (a, b) in pairs]
+        differ = [part for part in parts if part[1] != part[2]]
+        if not differ:
+            return Difference(name, mine, theirs)
+        name, mine, theirs = name + differ[0][0], differ[0][1], differ[0][2]
+
+
+def _alike(mine: tuple[object, ...], theirs: tuple[object, ...]) -> bool:
+    """As many values with parts on both sides."""
+    return len(mine) == len(theirs) and any(attrs.has(type(value)) for value in mine)
+
+
 def sides(difference: Difference) -> tuple[str, str]:
     """What was expected and what was observed; where both are long, from where they differ."""
     mine, theirs = difference.expected, difference.observed
@@ -205,7 +238,7 @@ def sides(difference: Difference) -> tuple[str, str]:
             min(len(mine), len(theirs)),
         )
         return _around(mine, at), _around(theirs, at)
-    return _short(repr(mine)), _short(repr(theirs))
+    return _short(_word(mine)), _short(_word(theirs))
 
 
 def _around(values: tuple[object, ...] | list[object], at: int) -> str:
