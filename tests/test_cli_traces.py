@@ -102,3 +102,16 @@ def test_a_skeleton_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFix
     assert (tmp_path / "mine.py").read_text(encoding="utf-8") == "precious"
     assert main(["init", "not a name", "--level", "pool"]) == 2
     assert "is no name of a module" in capsys.readouterr().err
+
+
+def test_the_demonstration_finds_shrinks_and_draws(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", "--folder", str(tmp_path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["actions"] <= 6
+    assert any("free queue" in line for line in told["report"])
+    assert "<svg" in Path(told["picture"]).read_text(encoding="utf-8")
+    assert replay_trace(read_trace(Path(told["trace"]))).agrees
+    engine = ["--engine", "servecheck.cli.demo:broken"]
+    assert main(["fuzz", *engine, "--program", told["trace"]]) == 1

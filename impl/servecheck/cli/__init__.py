@@ -25,6 +25,7 @@ COMMANDS = (
     "render",
     "shrink",
     "init",
+    "demo",
 )
 
 
