@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Protocol, TypeVar
 
 import pytest
 
 from benchmarks.drivers import Books, keep_blocks, serve
 from servecheck.engines.fast import FastEngine
+from servecheck.engines.fast.adapters import FastLoop
 from servecheck.fuzz.wander import Wanderer
+from servecheck.lockstep.follow import follower
+from servecheck.watch import Watch
 from servecheck.workload.zipf import Served, stream
 from servespec.actions import Submit
 from servespec.config import Config
 from servespec.machine import Machine, Schedule
 from servespec.policy import VLLM_0_33
-from servespec.properties import PROPERTIES
+from servespec.properties import PROPERTIES, step_of
 
 T = TypeVar("T")
 
@@ -81,3 +85,29 @@ def test_the_specification_on_a_long_prompt(benchmark: Benchmark) -> None:
         machine.apply(state, Schedule())
 
     benchmark.pedantic(go, rounds=3)
+
+
+def test_lockstep_of_3000_actions_with_all_properties(benchmark: Benchmark) -> None:
+    """The specification, every property, and the fast engine beside it; pools of 4 to 8 blocks."""
+    programs = []
+    for seed in count():
+        walk = Wanderer(seed, ()).go(60)
+        programs.append((walk.machine, tuple(walk.actions)))
+        if sum(len(actions) for _, actions in programs) >= 3000:
+            break
+
+    def go() -> int:
+        done = 0
+        for machine, actions in programs:
+            state = machine.initial()
+            watch = Watch(machine, state)
+            engine = follower(FastLoop(machine.config, machine.policy), machine)
+            for action in actions:
+                step = step_of(machine, state, action, machine.apply(state, action))
+                watch.see_step(step)
+                engine.follow(step)
+                state = step.after
+            done += engine.done
+        return done
+
+    assert benchmark.pedantic(go, rounds=5, warmup_rounds=1) >= 3000

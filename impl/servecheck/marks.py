@@ -70,7 +70,7 @@ from servespec.policy import (
     Victim,
 )
 from servespec.properties.base import Step
-from servespec.properties.fold import Fold, Moment
+from servespec.properties.fold import Moment, folded
 from servespec.request import Request
 
 
@@ -419,7 +419,7 @@ def _pass(step: Step) -> Iterator[Mark]:
     handled: dict[str, bool] = {}  # who had its turn → and was scheduled
     stored: set[int] = set()
     victims: list[str] = []
-    for m in Fold.of(step).moments():
+    for m in folded(step).moments:
         match m.event:
             case Admitted():
                 yield from _admission(step, m, m.event, stored, victims)
@@ -601,7 +601,7 @@ def _stored(step: Step) -> Iterator[Mark]:
     completed by accepted drafts."""
     if not any(isinstance(e, BlockStored) for e in step.events):
         return
-    for m in Fold.of(step).moments():
+    for m in folded(step).moments:
         if isinstance(m.event, BlockStored):
             yield from _storing(m, m.event)
             owner = next((r for r in m.running if m.event.block in r.table), None)

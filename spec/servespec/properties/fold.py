@@ -45,6 +45,27 @@ class Moment:
     """Of an admission: how many blocks of its table it shares."""
 
 
+@frozen
+class Folded:
+    """A step, folded: its moments, and what the free queue must be afterwards."""
+
+    step: Step
+    moments: tuple[Moment, ...]
+    queue: Blocks
+
+
+_last: list[Folded] = []
+
+
+def folded(step: Step) -> Folded:
+    """The fold of a step. Several properties ask for it, one after the other: the last one is
+    kept."""
+    if not _last or _last[0].step is not step:
+        fold = Fold.of(step)
+        _last[:] = [Folded(step, tuple(fold.moments()), tuple(fold.queue))]
+    return _last[0]
+
+
 @define
 class Fold:
     """Walks the events of one step; afterwards `queue` is what the free queue must be."""
@@ -64,7 +85,7 @@ class Fold:
         return Fold(
             step,
             list(pool.free),
-            dict(pool.index.copies),
+            {**pool.index.copies},
             {b: block.key for b, block in enumerate(pool.blocks) if block.key is not None},
             holders(step.before),
             {r.id: r.table for r in step.before.live},
@@ -76,7 +97,7 @@ class Fold:
         events = self.step.events
         for at, event in enumerate(events):
             hits = self._hits(event, events[at:])
-            yield Moment(event, tuple(self.queue), dict(self.index), tuple(self.running), hits)
+            yield Moment(event, tuple(self.queue), self.index, tuple(self.running), hits)
             self._fold(event, hits)
         match self.step.action:
             case Complete():
@@ -84,12 +105,6 @@ class Fold:
                     self._release(table)
             case Discard():
                 self._discard()
-
-    def finish(self) -> Fold:
-        """Fold all of the step."""
-        for _ in self.moments():
-            pass
-        return self
 
     @staticmethod
     def _hits(event: Event, rest: tuple[Event, ...]) -> int:
@@ -114,13 +129,14 @@ class Fold:
                     self._release(table)
             case BlockStored(block, key, _):
                 self.keys[block] = key
-                self.index[key] = (*self.index.get(key, ()), block)
+                self.index = {**self.index, key: (*self.index.get(key, ()), block)}
             case BlockRemoved(block, key):
                 self.keys.pop(block, None)
-                self.index[key] = tuple(b for b in self.index.get(key, ()) if b != block)
+                rest = tuple(b for b in self.index.get(key, ()) if b != block)
+                self.index = {**self.index, key: rest}
             case CacheCleared():
                 self.keys.clear()
-                self.index.clear()
+                self.index = {}
 
     def _hold(self, table: Blocks) -> None:
         self.held.update(table)

@@ -23,7 +23,7 @@ from servespec.machine import Abort, Complete, Schedule, written
 from servespec.plan import Planned
 from servespec.policy import Batching, Policy, StepMix, Victim
 from servespec.properties.base import Fall, Falls, Outcome, Step, step_property, verdict
-from servespec.properties.fold import Fold, Moment
+from servespec.properties.fold import Moment, folded
 from servespec.properties.states import UNSCHEDULED, own_text
 from servespec.request import Request
 
@@ -61,7 +61,7 @@ def hit_is_longest_prefix(step: Step) -> Outcome:
     """A hit is the longest cached prefix under the cap, and each block of it is the copy that
     policy names."""
     admitted = False
-    for m in Fold.of(step).moments():
+    for m in folded(step).moments:
         if not isinstance(m.event, Admitted):
             continue
         admitted = True
@@ -94,7 +94,7 @@ def _wrong_hit(step: Step, m: Moment, event: Admitted) -> str | None:
 def head_of_queue_is_taken(step: Step) -> Outcome:
     """Blocks are taken from the head of the free queue, in order; hits do not count as taken."""
     took = False
-    for m in Fold.of(step).moments():
+    for m in folded(step).moments:
         if isinstance(m.event, Scheduled) and m.event.new_blocks:
             took = True
             if m.event.new_blocks != m.queue[: len(m.event.new_blocks)]:
@@ -126,9 +126,9 @@ def touched_leave_and_evicted_are_forgotten(step: Step) -> Outcome:
 def queue_keeps_its_order(step: Step) -> Outcome:
     """After a release the free queue is [un-hashed blocks, by policy] + old order + [blocks with
     keys, in the order of the walk]; nothing else moves."""
-    fold = Fold.of(step).finish()
-    if tuple(fold.queue) != step.after.pool.free:
-        return Fall(f"the queue is {step.after.pool.free}, not {tuple(fold.queue)}")
+    queue = folded(step).queue
+    if queue != step.after.pool.free:
+        return Fall(f"the queue is {step.after.pool.free}, not {queue}")
     return verdict(step.before.pool.free != step.after.pool.free, None)
 
 
@@ -204,7 +204,7 @@ def waiting_has_a_reason(step: Step) -> Outcome:
         return verdict(False, None)
     excused: set[str] = set()
     spent: dict[str, int] = {}
-    for m in Fold.of(step).moments():
+    for m in folded(step).moments:
         match m.event:
             case Scheduled(id, tokens):
                 spent[id] = tokens
@@ -286,7 +286,7 @@ def victims_are_named_by_policy(step: Step) -> Outcome:
     room: list[int] = []
     handled: set[str] = set()
     preempted = False
-    for m in Fold.of(step).moments():
+    for m in folded(step).moments:
         match m.event:
             case Preempted(id):
                 preempted = True
@@ -331,7 +331,7 @@ def demand_is_what_is_taken(step: Step) -> Outcome:
     """The demand predicted for a request is what leaves the free queue for it."""
     config, policy = step.machine.config, step.machine.policy
     predicted: dict[str, int] = {}
-    for m in Fold.of(step).moments():
+    for m in folded(step).moments:
         if isinstance(m.event, Admitted):
             predicted[m.event.id] = sum(b in m.queue for b in m.event.blocks[: m.hits])
     true = False
