@@ -43,7 +43,8 @@ from servecheck.engines.protocol import (
     Unsupported,
     Verb,
 )
-from servecheck.trace.codec import Refused, decode, encode, fields_of, parse
+from servecheck.strict import Refused, fields_of, parse
+from servecheck.trace.codec import decode, encode
 from servespec.actions import Abort, Complete, Discard, ResetCache, Schedule, Submit
 from servespec.chain import Namespace, Tokens
 from servespec.config import Config

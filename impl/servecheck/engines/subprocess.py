@@ -70,7 +70,8 @@ from servecheck.engines.serve import (
     Taken,
     line,
 )
-from servecheck.trace.codec import Refused, decode, fields_of, parse
+from servecheck.strict import Refused, fields_of, parse
+from servecheck.trace.codec import decode
 from servespec.actions import Abort, Complete, Discard, Output, ResetCache, Schedule, Submit
 from servespec.chain import Namespace, Tokens
 from servespec.config import Config

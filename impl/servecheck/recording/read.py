@@ -15,8 +15,6 @@ through it, so a good line pays nothing for its address.
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Callable
 from functools import cache
@@ -25,8 +23,7 @@ from types import NoneType, UnionType
 from typing import Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import attrs
-import orjson
-from attrs import define, field
+from attrs import define
 
 from servecheck.recording.model import (
     AbortLine,
@@ -51,10 +48,25 @@ from servecheck.recording.model import (
     Tokens,
     WorkloadLine,
 )
+from servecheck.strict import (
+    ADD,
+    MEND,
+    Decode,
+    NotJson,
+    Refused,
+    fields_of,
+    flag,
+    number,
+    parse,
+    plain,
+    shown,
+    text,
+    whole,
+    wrong,
+)
 
 T = TypeVar("T")
 A = TypeVar("A", bound=attrs.AttrsInstance)
-Decode = Callable[[object], T]
 
 _BORROWED = {
     "nochunk": {"workload": "conv"},
@@ -131,34 +143,11 @@ def read_recording(
 # --- Texts ----------------------------------------------------------------------------------------
 
 
-@define(eq=False)
-class _Refused(Exception):
-    """A value that is not what it should be; the path to it grows as this passes upward."""
-
-    what: str
-    what_to_do: str
-    line: int | None = None
-    path: list[str | int] = field(factory=list)
-    """Innermost step first."""
-
-    def under(self, step: str | int) -> _Refused:
-        self.path.append(step)
-        return self
-
-    def at(self, file: Path, line: int | None) -> RecordingError:
-        steps = (f"[{step}]" if isinstance(step, int) else f".{_plain(step)}" for step in self.path)
-        where = "".join(reversed(list(steps))).removeprefix(".")
-        return RecordingError(file, line, where or None, self.what, self.what_to_do)
-
-
-def _shown(value: object) -> str:
-    """A JSON value as JSON, on one line, cut short."""
-    text = orjson.dumps(value).decode()
-    return text if len(text) <= 40 else f"{text[:39]}…"
-
-
-def _plain(key: str) -> str:
-    return key if re.fullmatch(r"[\w-]{1,40}", key) else _shown(key)
+def _at(refused: Refused, file: Path, line: int | None) -> RecordingError:
+    """A refusal with its address."""
+    advice = _CUT if isinstance(refused, NotJson) else refused.what_to_do
+    advice = _FORMAT if advice == MEND else advice
+    return RecordingError(file, line, refused.where, refused.what, advice)
 
 
 def _read(path: Path) -> bytes:
@@ -172,39 +161,14 @@ def _read(path: Path) -> bytes:
         raise RecordingError(path, None, None, f"cannot be read ({error})", advice) from None
 
 
-def _json(text: bytes) -> object:
-    """The value of a JSON text without NaN, infinities and keys that stand twice."""
-    try:
-        value: object = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise _Refused(f"not JSON from column {error.colno} on", _CUT, error.lineno) from None
-    try:
-        same = orjson.dumps(value) == text
-    except orjson.JSONEncodeError:
-        raise _Refused("nested too deep", _FORMAT) from None
-    if not same:
-        # orjson lets the last of two equal keys win. A text that is written back unchanged has
-        # no such pair; only the others are worth a second, slower look.
-        json.loads(text, object_pairs_hook=_distinct, parse_int=str)
-    return value
-
-
-def _distinct(pairs: list[tuple[str, object]]) -> None:
-    seen: set[str] = set()
-    for key, _ in pairs:
-        if key in seen:
-            raise _Refused(f"key {_shown(key)} stands twice", "keep one of the two")
-        seen.add(key)
-
-
 def _lines(path: Path, decode: Decode[T]) -> tuple[T, ...]:
     found: list[T] = []
     *texts, rest = _read(path).split(b"\n")
-    for number, text in enumerate(texts, start=1):
+    for at, line in enumerate(texts, start=1):
         try:
-            found.append(decode(_json(text)))
-        except _Refused as refused:
-            raise refused.at(path, number) from None
+            found.append(decode(parse(line)))
+        except Refused as refused:
+            raise _at(refused, path, at) from None
     if rest:
         raise RecordingError(path, len(texts) + 1, None, "the last line has no line end", _CUT)
     return tuple(found)
@@ -213,74 +177,41 @@ def _lines(path: Path, decode: Decode[T]) -> tuple[T, ...]:
 def _config(path: Path, name: str) -> tuple[str, RunConfig]:
     """The release and the settings of run `name`. The file's other parts are notes for people."""
     try:
-        file = _object(_json(_read(path)))
-        release = _field(file, "vllm", _text)
+        file = fields_of(parse(_read(path)))
+        release = _field(file, "vllm", text)
         known: list[str] = []
         for table in ("runs", "toy_runs"):
-            runs = _field(file, table, _object) if table in file else {}
+            runs = _field(file, table, fields_of) if table in file else {}
             known += runs
             if name in runs:
                 try:
                     return release, _field(runs, name, _class(RunConfig))
-                except _Refused as refused:
+                except Refused as refused:
                     raise refused.under(table) from None
-    except _Refused as refused:
-        raise refused.at(path, refused.line) from None
-    advice = f"read one of: {', '.join(map(_plain, known)) or '(the file names none)'}"
-    raise RecordingError(path, None, None, f"no run is named {_shown(name)}", advice)
+    except Refused as refused:
+        line = refused.line if isinstance(refused, NotJson) else None
+        raise _at(refused, path, line) from None
+    advice = f"read one of: {', '.join(map(plain, known)) or '(the file names none)'}"
+    raise RecordingError(path, None, None, f"no run is named {shown(name)}", advice)
 
 
 # --- Values ---------------------------------------------------------------------------------------
 
 
-def _wrong(wanted: str, value: object) -> _Refused:
-    return _Refused(f"expected {wanted}, found {_shown(value)}", _FORMAT)
-
-
-def _missing(name: str) -> _Refused:
-    return _Refused("missing", "add it, or record the run again").under(name)
-
-
-def _object(value: object) -> dict[str, object]:
-    if isinstance(value, dict):
-        return value
-    raise _wrong("an object", value)
-
-
-def _text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    raise _wrong("a string", value)
+def _missing(name: str) -> Refused:
+    return Refused("missing", ADD).under(name)
 
 
 def _name(value: object) -> str:
     if isinstance(value, str) and value:
         return value
-    raise _wrong("a string that is not empty", value)
-
-
-def _flag(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    raise _wrong("true or false", value)
-
-
-def _whole(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    raise _wrong("a whole number of at most 64 bits", value)
+    raise wrong("a string that is not empty", value)
 
 
 def _count(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
-    raise _wrong("a whole number, 0 or more", value)
-
-
-def _number(value: object) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    raise _wrong("a number", value)
+    raise wrong("a whole number, 0 or more", value)
 
 
 def _hash(value: object) -> int | str:
@@ -288,7 +219,7 @@ def _hash(value: object) -> int | str:
         return value
     if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value):
         return value
-    raise _wrong("a hash (a whole number of 64 bits, or 64 hex digits)", value)
+    raise wrong("a hash (a whole number of 64 bits, or 64 hex digits)", value)
 
 
 def _field(fields: dict[str, object], name: str, decode: Decode[T]) -> T:
@@ -296,7 +227,7 @@ def _field(fields: dict[str, object], name: str, decode: Decode[T]) -> T:
         raise _missing(name)
     try:
         return decode(fields[name])
-    except _Refused as refused:
+    except Refused as refused:
         raise refused.under(name) from None
 
 
@@ -327,12 +258,12 @@ def _decoder(kind: object) -> Decode[object]:
 
 
 def _choice(choices: tuple[object, ...]) -> Decode[object]:
-    wanted = f"one of {', '.join(map(_shown, choices))}"
+    wanted = f"one of {', '.join(map(shown, choices))}"
 
     def decode(value: object) -> object:
         if isinstance(value, str) and value in choices:
             return value
-        raise _wrong(wanted, value)
+        raise wrong(wanted, value)
 
     return decode
 
@@ -342,7 +273,7 @@ def _array(item: object) -> Decode[tuple[object, ...]]:
 
     def decode(value: object) -> tuple[object, ...]:
         if not isinstance(value, list):
-            raise _wrong("a list", value)
+            raise wrong("a list", value)
         if item == Count and set(map(type, value)) <= {int} and min(value, default=0) >= 0:
             # Most of a recording is such lists; `type`, not isinstance, keeps booleans out.
             return tuple(value)
@@ -350,7 +281,7 @@ def _array(item: object) -> Decode[tuple[object, ...]]:
         for position, element in enumerate(value):
             try:
                 found.append(take(element))
-            except _Refused as refused:
+            except Refused as refused:
                 raise refused.under(position) from None
         return tuple(found)
 
@@ -359,7 +290,7 @@ def _array(item: object) -> Decode[tuple[object, ...]]:
 
 def _by_id(take: Decode[object]) -> Decode[tuple[tuple[str, object], ...]]:
     def decode(value: object) -> tuple[tuple[str, object], ...]:
-        fields = _object(value)
+        fields = fields_of(value)
         return tuple([(_name(key), _field(fields, key, take)) for key in fields])
 
     return decode
@@ -383,15 +314,15 @@ def _class(kind: type[A]) -> Decode[A]:
     def decode(value: object) -> A:
         table = _table(kind)
         made: dict[str, object] = {}
-        for key, item in _object(value).items():
+        for key, item in fields_of(value).items():
             if key not in table:
-                raise _Refused("there is no such field", "take it out").under(key)
+                raise Refused("there is no such field", "take it out").under(key)
             name, take = table[key]
             if name in made:
-                raise _Refused("given under two names", "keep one of the two").under(key)
+                raise Refused("given under two names", "keep one of the two").under(key)
             try:
                 made[name] = take(item)
-            except _Refused as refused:
+            except Refused as refused:
                 raise refused.under(key) from None
         if not made.keys() >= required:
             absent = next(key for key, (name, _) in table.items() if name in required - made.keys())
@@ -405,7 +336,7 @@ def _class(kind: type[A]) -> Decode[A]:
 
 
 def _workload_line(value: object) -> WorkloadLine:
-    line = _object(value)
+    line = fields_of(value)
     if "abort" in line:
         return _class(AbortLine)(line)
     if "reset" in line:
@@ -415,7 +346,7 @@ def _workload_line(value: object) -> WorkloadLine:
 
 def _step_line(value: object) -> StepLine:
     """A step line is flat on the wire: its fields tell whether it holds a pass and an outcome."""
-    line = _object(value)
+    line = fields_of(value)
     pass_, line = _part(PassLine, line)
     outcome, line = _part(OutcomeLine, line)
     return attrs.evolve(_class(StepLine)(line), pass_=pass_, outcome=outcome)
@@ -433,10 +364,10 @@ def _part(kind: type[A], line: dict[str, object]) -> tuple[A | None, dict[str, o
 
 
 def _event(value: object) -> Event:
-    fields = _object(value)
-    kind = _field(fields, "type", _text)
+    fields = fields_of(value)
+    kind = _field(fields, "type", text)
     if kind not in _EVENTS:
-        raise _Refused(f"unknown event {_shown(kind)}", _FORMAT).under("type")
+        raise Refused(f"unknown event {shown(kind)}", _FORMAT).under("type")
     return _EVENTS[kind]({name: item for name, item in fields.items() if name != "type"})
 
 
@@ -444,15 +375,15 @@ def _cached_hash(value: object) -> CachedHash:
     match value:
         case [name, blocks]:
             return _class(CachedHash)({"hash": name, "blocks": blocks})
-    raise _wrong("a pair [hash, [blocks]]", value)
+    raise wrong("a pair [hash, [blocks]]", value)
 
 
 _LEAVES: dict[object, Decode[object]] = {
-    int: _whole,
+    int: whole,
     Count: _count,
-    float: _number,
-    bool: _flag,
-    str: _text,
+    float: number,
+    bool: flag,
+    str: text,
     Name: _name,
     BlockHash: _hash,
     Event: _event,

@@ -13,8 +13,6 @@ nothing.
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -24,39 +22,27 @@ from typing import Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import attrs
 import orjson
-from attrs import define, field
 
+from servecheck.strict import (
+    ADD,
+    Decode,
+    Refused,
+    fields_of,
+    flag,
+    number,
+    shown,
+    text,
+    whole,
+    wrong,
+)
 from servecheck.trace.model import Digest, Key, TracedEvent
 from servespec.actions import Action
 from servespec.errors import ConfigError, SpecError
 from servespec.events import Reason
 
 T = TypeVar("T")
-Decode = Callable[[object], T]
 
-MEND = "mend it, or record the run again"
-ADD = "add it, or record the run again"
 RENAME = "use texts in Unicode and numbers of at most 64 bits"
-
-
-@define(eq=False)
-class Refused(Exception):
-    """A value that is not what it should be; the path to it grows as this passes upward."""
-
-    what: str
-    what_to_do: str = MEND
-    path: list[str | int] = field(factory=list)
-    """Innermost step first."""
-
-    def under(self, step: str | int) -> Refused:
-        self.path.append(step)
-        return self
-
-    @property
-    def where(self) -> str | None:
-        """The path as it is shown, outermost step first."""
-        steps = [f"[{step}]" if isinstance(step, int) else f".{_plain(step)}" for step in self.path]
-        return "".join(reversed(steps)).removeprefix(".") or None
 
 
 # --- out -----------------------------------------------------------------------------------
@@ -116,44 +102,6 @@ def _fields(value: object) -> dict[str, object]:
     return found
 
 
-# --- texts ---------------------------------------------------------------------------------
-
-
-def parse(text: bytes) -> object:
-    """The value of a JSON text without NaN, infinities and keys that stand twice."""
-    try:
-        value: object = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise Refused(f"not JSON from column {error.colno} on") from None
-    try:
-        same = orjson.dumps(value) == text
-    except orjson.JSONEncodeError:
-        raise Refused("nested too deep") from None
-    if not same:
-        # orjson lets the last of two equal keys win. A text that is written back unchanged has
-        # no such pair; only the others are worth a second, slower look.
-        json.loads(text, object_pairs_hook=_distinct, parse_int=str)
-    return value
-
-
-def _distinct(pairs: list[tuple[str, object]]) -> None:
-    seen: set[str] = set()
-    for key, _ in pairs:
-        if key in seen:
-            raise Refused(f"key {_shown(key)} stands twice", "keep one of the two")
-        seen.add(key)
-
-
-def _shown(value: object) -> str:
-    """A JSON value as JSON, on one line, cut short."""
-    text = orjson.dumps(value).decode()
-    return text if len(text) <= 40 else f"{text[:39]}…"
-
-
-def _plain(key: str) -> str:
-    return key if re.fullmatch(r"[\w-]{1,40}", key) else _shown(key)
-
-
 # --- in ------------------------------------------------------------------------------------
 
 
@@ -169,48 +117,13 @@ def decode(kind: type[T], value: object) -> T:
     return found
 
 
-def fields_of(value: object) -> dict[str, object]:
-    """A JSON object."""
-    if isinstance(value, dict):
-        return value
-    raise _wrong("an object", value)
-
-
-def _wrong(wanted: str, value: object) -> Refused:
-    return Refused(f"expected {wanted}, found {_shown(value)}")
-
-
-def _text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    raise _wrong("a string", value)
-
-
-def _flag(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    raise _wrong("true or false", value)
-
-
-def _whole(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    raise _wrong("a whole number of at most 64 bits", value)
-
-
-def _number(value: object) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    raise _wrong("a number", value)
-
-
 def _hex(digits: int) -> Decode[str]:
     wanted = f"{digits} hex digits"
 
     def take(value: object) -> str:
         if isinstance(value, str) and re.fullmatch(f"[0-9a-f]{{{digits}}}", value):
             return value
-        raise _wrong(wanted, value)
+        raise wrong(wanted, value)
 
     return take
 
@@ -238,12 +151,12 @@ def _decoder(kind: object) -> Decode[object]:
 
 
 def _choice(choices: dict[str, object]) -> Decode[object]:
-    wanted = f"one of {', '.join(map(_shown, choices))}"
+    wanted = f"one of {', '.join(map(shown, choices))}"
 
     def take(value: object) -> object:
         if isinstance(value, str) and value in choices:
             return choices[value]
-        raise _wrong(wanted, value)
+        raise wrong(wanted, value)
 
     return take
 
@@ -251,8 +164,8 @@ def _choice(choices: dict[str, object]) -> Decode[object]:
 def _items(take: Decode[object]) -> Decode[tuple[object, ...]]:
     def items(value: object) -> tuple[object, ...]:
         if not isinstance(value, list):
-            raise _wrong("a list", value)
-        if take is _whole and set(map(type, value)) <= {int}:
+            raise wrong("a list", value)
+        if take is whole and set(map(type, value)) <= {int}:
             # Most of a trace is such lists; `type`, not isinstance, keeps booleans out.
             return tuple(value)
         found: list[object] = []
@@ -313,10 +226,10 @@ def _record(kind: type[attrs.AttrsInstance]) -> Decode[object]:
 
 
 _LEAVES: dict[object, Decode[object]] = {
-    int: _whole,
-    float: _number,
-    bool: _flag,
-    str: _text,
+    int: whole,
+    float: number,
+    bool: flag,
+    str: text,
     Key: _hex(64),
     Digest: _hex(16),
 }

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from attrs import define, field
 
-from servecheck.trace.codec import Refused, decode, fields_of, parse
+from servecheck.strict import Refused, fields_of, parse
+from servecheck.trace.codec import decode
 from servecheck.trace.model import FORMAT, VERSION, Header, Line, Trace, TraceError, Verdict
 from servespec.errors import ConfigError
 from servespec.machine import Machine

@@ -24,7 +24,8 @@ from typing import Self
 
 from attrs import define, evolve, field
 
-from servecheck.trace.codec import Refused, encode
+from servecheck.strict import Refused
+from servecheck.trace.codec import encode
 from servecheck.trace.model import FORMAT, VERSION, Header, Line, Packages, TraceError, Verdict
 from servecheck.trace.observe import digest_of, observe, traced
 from servespec.actions import Action
