@@ -539,8 +539,8 @@ def test_rule_12_the_watermark_stays_free_while_something_runs() -> None:
 
 def test_rule_13_look_ahead_slots_are_taken_up_to_max_model_len() -> None:
     """Given 2 look-ahead slots, then a prompt of 3 takes blocks for 5 slots; its next token, the
-    fourth, needs 6, and the fifth 7, or no more than the longest text: 6, if that is so long. If
-    no text is longer than 4, the prompt takes blocks for 4. Without look-ahead it does so too."""
+    fourth, needs 6, and the fifth 7, or no more than the longest text: 6, if that is so long. If no
+    text is longer than 4, the prompt takes blocks for 4. Without look-ahead it does so too."""
     ahead = {"num_speculative_tokens": 1, "num_lookahead_tokens": 2}
     loop = start(**ahead)
     loop.submit("a", (1, 2, 3))
@@ -606,7 +606,8 @@ def test_rule_15_a_decode_wants_one_token_and_its_drafts() -> None:
 def test_rule_16_a_prompt_of_max_model_len_stands_for_ever() -> None:
     """Given texts of at most 8 tokens and 4 tokens a pass, when a prompt of 8 comes, then it gets 4
     tokens, 3 more (8 - 4 - 1), and never the last: it stands at C = 7 in the running list, with its
-    4 blocks, until it is aborted. In one chunk it would have ended by its first token."""
+    4 blocks, until it is aborted. In one chunk it would have ended by its first token. A prompt of
+    9 is not let in."""
     loop = start(max_model_len=8, max_num_batched_tokens=4)
     loop.submit("a", (1, 2, 3, 4, 5, 6, 7, 8))
     assert [loop.step(), loop.step()] == ["a:4", "a:3"]
@@ -623,6 +624,8 @@ def test_rule_16_a_prompt_of_max_model_len_stands_for_ever() -> None:
     whole.submit("a", (1, 2, 3, 4, 5, 6, 7, 8))
     assert whole.step() == "a:8"
     assert whole.finished == {"a": Reason.LENGTH}
+    whole.submit("longer", (1, 2, 3, 4, 5, 6, 7, 8, 9))
+    assert whole.events == (Refused("longer", Reason.IMPOSSIBLE),)
 
 
 def test_rule_16_threshold_and_budget_cut_a_running_prefill() -> None:
@@ -742,8 +745,8 @@ def test_rule_21_the_preempted_keeps_its_output_and_finds_its_blocks() -> None:
 
 def test_rule_22_by_priority_the_pass_goes_on_after_a_self_preemption() -> None:
     """Given 3 blocks, low before high in the list, when low, with 2 drafts, wants 3 tokens and
-    finds no room, then it gives way itself, and high, now in its place, is scheduled: with the
-    one token that it wants, in a block that low had."""
+    finds no room, then it gives way itself, and high, now in its place, is scheduled: with the one
+    token that it wants, in a block that low had."""
     loop = start(PRIORITY, num_blocks=4, num_speculative_tokens=2)
     loop.submit("low", (1, 2), priority=2)
     assert loop.step() == "low:2"
@@ -929,22 +932,25 @@ def test_rule_29_outputs_are_handled_in_scheduling_order() -> None:
 
 
 def test_rule_30_an_abort_between_pass_and_output() -> None:
-    """Given a pass over 1 2 3 4 of a, when a is aborted before its output, then its blocks are free
-    and stay findable, and its id can be used again at once. The output, when it comes, is for
-    nobody: the new a, which waits under the old id, gets nothing of it."""
+    """Given a pass over 1 2 3 4 of a and 5 6 of b, when a is aborted before the output, then its
+    blocks are free and stay findable, and its id can be used again at once. The output, when it
+    comes, is for nobody: the new a, which waits under the old id, gets nothing of it. That of b is
+    for b."""
     loop = start()
     loop.submit("a", (1, 2, 3, 4))
-    loop.plan()
+    loop.submit("b", (5, 6))
+    assert loop.plan() == "a:4 b:2"
     with pytest.raises(ActionDisabled, match="a request with this id is alive"):
         loop.submit("a", (1, 2, 3, 4, 5))
 
     assert loop.do(Abort("a")) == (Finished("a", Reason.ABORT),)
-    assert loop.free == (3, 4, 5, 6, 7, 8, 2, 1)
+    assert loop.free == (4, 5, 6, 7, 8, 2, 1)
     loop.submit("a", (1, 2, 3, 4, 5))
-    assert loop.do(Complete((Output("a", (SAMPLED,)),))) == ()
+    told = loop.do(Complete((Output("a", (SAMPLED,)), Output("b", (SAMPLED,)))))
+    assert told == (Delivered("b", 0, (SAMPLED,)),)
     assert loop.request("a").output == ()
-    assert loop.plan() == "a:1"
-    assert (loop.hit_tokens("a"), loop.table("a")) == (4, (1, 2, 3))
+    assert loop.plan() == "b:1 a:1"
+    assert (loop.hit_tokens("a"), loop.table("a")) == (4, (1, 2, 5))
 
 
 def test_rule_30_an_abort_of_nobody_changes_nothing() -> None:
@@ -1082,22 +1088,24 @@ def test_rule_36_a_first_decode_is_padded() -> None:
 
 def test_rule_36_padding_needs_something_to_keep_uniform_with() -> None:
     """Given nothing that runs, then a prompt of one token is not padded; nor beside another that is
-    admitted in the same pass. One of 3 tokens, 2 of them cached, is."""
+    admitted in the same pass. One of 3 tokens, 2 of them cached, is, if there is room for 2 + 1 + 3
+    + 1."""
     loop = start(num_speculative_tokens=3)
     loop.submit("a", (1,))
     loop.submit("b", (2,))
     assert loop.plan() == "a:1 b:1"
 
-    loop = start(num_speculative_tokens=3)
-    loop.leave_behind("z", (1, 2))
-    loop.submit("a", (1, 2, 3))
-    assert loop.plan() == "a:4"
+    for max_model_len, passed in (16, "a:4"), (7, "a:4"), (6, "a:1"):
+        loop = start(num_speculative_tokens=3, max_model_len=max_model_len)
+        loop.leave_behind("z", (1, 2))
+        loop.submit("a", (1, 2, 3))
+        assert loop.plan() == passed
 
 
 def test_rule_36_nobody_is_padded_beside_a_prefill() -> None:
     """Given 10 tokens a pass and a with 11 tokens, when its last one is computed, then it was still
-    mid-prefill before this pass, and b is not padded beside it. In the next pass c is, and so is
-    d, for those that are admitted in the same pass do not count. (There are 16 blocks.)"""
+    mid-prefill before this pass, and b is not padded beside it. In the next pass c is, and so is d,
+    for those that are admitted in the same pass do not count. (There are 16 blocks.)"""
     loop = start(num_blocks=17, num_speculative_tokens=3, max_num_batched_tokens=10)
     loop.submit("a", tuple(range(11)))
     assert loop.step() == "a:10"
