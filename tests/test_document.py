@@ -36,4 +36,7 @@ def test_the_document_says_how_every_property_stands(name: str) -> None:
 def test_a_property_stands_as_the_registry_says() -> None:
     assert standing(PROPERTIES["OWN-1"], VLLM_0_33) == "holds"
     assert standing(PROPERTIES["EVI-1"], PROFILES["MINIATURE"]) == "**falls**"
-    assert standing(PROPERTIES["BUD-2"], VLLM_0_33) == "falls when drafts are scheduled (γ > 0)"
+    assert (
+        standing(PROPERTIES["BUD-2"], VLLM_0_33)
+        == "holds (falls when drafts are scheduled (γ > 0))"
+    )

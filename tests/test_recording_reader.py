@@ -545,7 +545,7 @@ def test_a_missing_file_is_named(small: Path, kind: str) -> None:
     small.with_name(f"toy.{kind}.jsonl").unlink()
     assert refusal(small) == (
         f"toy.{kind}.jsonl: there is no such file; "
-        "put it there; workload= and steps= may name files elsewhere"
+        "put it there; --workload and --steps may name files elsewhere"
     )
 
 

@@ -224,7 +224,8 @@ def test_rule_01_nine_blocks_are_eight_usable_ones() -> None:
 def test_rule_02_a_hash_stands_for_namespace_parent_and_tokens() -> None:
     """Given 1 2 3 4 5, then blocks 1 2 and 3 4 have hashes, the second over the first, and the
     third block gets its hash with the token that fills it. Another salt makes other hashes, also of
-    later blocks; the same salt the same. With caching off there are none."""
+    later blocks; the same salt the same; and adapter and salt are two things. With caching off
+    there are none."""
     loop = start()
     loop.submit("a", (1, 2, 3, 4, 5))
     first = link(PUBLIC, None, (1, 2))
@@ -236,8 +237,13 @@ def test_rule_02_a_hash_stands_for_namespace_parent_and_tokens() -> None:
 
     loop.submit("b", (1, 2, 3, 4), salt="s")
     loop.submit("c", (1, 2, 3, 4), salt="s")
-    assert loop.request("b").keys == loop.request("c").keys
+    salted = link(Namespace(salt="s"), None, (1, 2))
+    assert loop.request("b").keys == (salted, link(Namespace(salt="s"), salted, (3, 4)))
+    assert loop.request("c").keys == loop.request("b").keys
     assert not set(loop.request("b").keys) & {first, second}
+    assert {key.namespace for key in loop.request("b").keys} == {Namespace(salt="s")}
+    spaces = (Namespace("a", "bc"), Namespace("ab", "c"), Namespace(None, "abc"), PUBLIC)
+    assert len({keys(space, (1, 2), 2) for space in spaces}) == 4
 
     uncached = start(UNCACHED)
     uncached.submit("a", (1, 2, 3, 4, 5))
@@ -490,16 +496,16 @@ def test_rule_12_a_hit_that_a_table_holds_costs_nothing() -> None:
 
 
 def test_rule_12_the_text_of_one_that_comes_back_has_its_output() -> None:
-    """Given 4 blocks and 2 tokens a pass, when a prompt of 8 has got its first token, then the text
-    is of 9 tokens: it finds no fifth block, preempts itself, and does not come back, though its
-    next 2 tokens would fit."""
-    loop = start(num_blocks=5, max_num_batched_tokens=2)
+    """Given 4 blocks, no cache and 2 tokens a pass, when a prompt of 8 has got its first token,
+    then the text is of 9 tokens: it finds no fifth block, preempts itself, and does not come back,
+    though its first 2 tokens, and its whole prompt, would fit."""
+    loop = start(UNCACHED, num_blocks=5, max_num_batched_tokens=2)
     loop.submit("a", (1, 2, 3, 4, 5, 6, 7, 8))
     assert [loop.step() for _ in range(4)] == ["a:2"] * 4
     assert loop.step() == ""
     assert loop.preempted == "a"
     assert loop.step() == ""
-    assert loop.passed_over == {"a": Reason.NO_ROOM}
+    assert (loop.passed_over, len(loop.free)) == ({"a": Reason.NO_ROOM}, 4)
 
 
 def test_rule_12_the_look_at_the_whole_text_reserves_nothing() -> None:
@@ -953,14 +959,26 @@ def test_rule_30_an_abort_between_pass_and_output() -> None:
     assert (loop.hit_tokens("a"), loop.table("a")) == (4, (1, 2, 5))
 
 
-def test_rule_30_an_abort_of_nobody_changes_nothing() -> None:
-    """Given b waiting and a running, when each is aborted, then all blocks are free; a second
-    abort, or one of an id that never was, is no error."""
-    loop = start(max_num_seqs=1)
-    loop.submit("a", (1, 2, 3))
-    loop.submit("b", (4, 5))
+def test_rule_30_an_abort_takes_one_out_wherever_it_is() -> None:
+    """Given a, b, c running and d, e, f waiting, when b and e are aborted, then the others stay in
+    their order and keep what they have, and b's blocks are free."""
+    loop = start(max_num_seqs=3)
+    for number, name in enumerate("abcdef"):
+        loop.submit(name, (number, number, number))
     loop.step()
+    assert loop.do(Abort("e")) == (Finished("e", Reason.ABORT),)
     assert loop.do(Abort("b")) == (Finished("b", Reason.ABORT),)
+    assert (loop.running, loop.waiting) == ("a c", "d f")
+    assert (loop.table("a"), loop.table("c")) == ((1, 2), (5, 6))
+    assert loop.free == (4, 7, 8, 3)
+
+
+def test_rule_30_an_abort_of_nobody_changes_nothing() -> None:
+    """Given that a was aborted, then a second abort, or one of an id that never was, is no
+    error."""
+    loop = start()
+    loop.submit("a", (1, 2, 3))
+    loop.step()
     assert loop.do(Abort("a")) == (Finished("a", Reason.ABORT),)
     assert loop.free == (2, 3, 4, 5, 6, 7, 8, 1)
     nobody = loop.state

@@ -55,6 +55,13 @@ policies and of the machine itself. A *choice* is a rule that engines make diffe
 axis of `servespec.policy.Policy`, and `policy.py` is the only code that looks at an axis. A
 *property* says what must be true of every state (S), every transition (T) or every history (M).
 
+Words. T is the number of tokens of a request's *text*, prompt and output; C of them are
+*computed*, their KV is in the blocks of its *table*; bs is the block size, γ the number of *drafts*
+a step. A *full block* has a *key*, which names its content; a *hit* is a block found by its key.
+The *hit cap* keeps a look-up from covering a whole text, *look-ahead* slots are taken beyond what
+is scheduled, the *watermark* is what an admission must leave free, the *null block* is block 0
+where it is kept out. A *ghost* is state that only properties look at.
+
 Type-check it, or your own code against it, with `mypy --strict -p servespec`.
 
 ## Rules
@@ -72,7 +79,9 @@ Type-check it, or your own code against it, with `mypy --strict -p servespec`.
 ## Where properties fall
 
 A real engine may break a property. Then that is knowledge: each condition below has a committed
-trace in `traces/falls/` that must go on falling.
+trace in `traces/falls/` that must go on falling. (LIV-1, that a request which fits alone is
+served, is about endless runs and so in no table here; `traces/falls/` has two loops on which it
+falls.)
 
 | property | when | why | trace |
 | --- | --- | --- | --- |
@@ -116,7 +125,7 @@ def fall_rows() -> Iterator[str]:
 
 
 def standing(p: Property, policy: Policy) -> str:
-    """*holds*, *falls*, or *falls when …* for the variants of a profile: by priority, with
+    """*holds*, *falls*, or *holds (falls when …)* for the variants of a profile: by priority, with
     drafts."""
     plain, drafts = _sizes(0), _sizes(1)
     if p.expected(plain, policy) is not None:
@@ -124,7 +133,7 @@ def standing(p: Property, policy: Policy) -> str:
     variants = ((drafts, policy), (plain, prioritised(policy)))
     found = (p.expected(config, variant) for config, variant in variants)
     when: dict[str, Falls] = {f.when: f for f in found if f is not None}
-    return "holds" if not when else "falls when " + "; or ".join(_cell(w) for w in when)
+    return "holds" if not when else f"holds (falls when {'; or '.join(map(_cell, when))})"
 
 
 def _sizes(gamma: int) -> Config:

@@ -12,6 +12,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from math import isfinite
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from servecheck.fuzz.campaign import Progress, Seen, Summary
     from servecheck.lockstep.deviations import Deviation
-    from servecheck.trace.model import Trace
 
 FAILURES = Path("traces/failures")
 """Where the program is written on which something fell."""
@@ -93,12 +93,14 @@ def command(
 
     if spec_only and (engine or process or level):
         raise BadInput("--spec-only leaves every engine out; drop it, or the engine")
+    if not isfinite(seconds):
+        raise BadInput(f"--seconds {seconds} never ends; give a number")
     known = () if spec_only else _deviations(deviations)
     subjects = nullcontext() if spec_only else subject_of(engine, process, level, known)
     again = _again(engine, process, level, spec_only)
     with subjects as subject:
         if program is not None:
-            found = rerun(_read(read_trace, program), subject, again)
+            found = rerun(read_trace(program), subject, again)
         else:
             with _showing(seconds) as show:
                 found = campaign(
@@ -128,15 +130,6 @@ def _deviations(file: Path | None) -> tuple[Deviation, ...]:
     try:
         return read_deviations(file or REGISTER)
     except DeviationError as error:
-        raise BadInput(escaped(str(error))) from None
-
-
-def _read(read: Callable[[Path], Trace], file: Path) -> Trace:
-    from servecheck.trace.model import TraceError
-
-    try:
-        return read(file)
-    except TraceError as error:
         raise BadInput(escaped(str(error))) from None
 
 

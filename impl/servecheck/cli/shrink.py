@@ -19,7 +19,7 @@ def command(
     trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace on which one falls.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="NAME.small.jsonl beside it, if none."),
+        typer.Option("--output", "-o", metavar="FILE", help="NAME.small.jsonl here, if none."),
     ] = None,
     property_id: Annotated[
         str | None,
@@ -32,6 +32,7 @@ def command(
     Exit code 0: the smaller trace is written; 2: nothing falls on this trace.
     """
     from servecheck.fuzz.tell import tell_program
+    from servecheck.lockstep.report import LOCKSTEP
     from servecheck.trace.lasso import WATCHED
     from servecheck.trace.model import Verdict
     from servecheck.trace.read import read_trace
@@ -47,13 +48,18 @@ def command(
         wanted = fallen[0].fallen.property.id if fallen else None
     if wanted is None:
         raise BadInput(f"{trace}: no property falls on this trace; there is nothing to shrink")
+    if wanted == LOCKSTEP:
+        raise BadInput(
+            f"{trace}: it is an engine that fell, {read.header.engine}, and the search has shrunk "
+            f"it; run it by `servecheck fuzz --engine … --program {trace}`"
+        )
     if wanted not in WATCHED:
         raise BadInput(f"there is no property {wanted!r}; spec/README.md lists them")
     if fall_in(read.machine, wanted, actions) is None:
         raise BadInput(f"{trace}: {wanted} does not fall on this trace")
     small = shrink(read.machine, actions, falls(read.machine, wanted))
     what = fall_in(read.machine, wanted, small) or ""
-    place = output or trace.with_name(f"{trace.name.removesuffix('.jsonl')}.small.jsonl")
+    place = output or Path(f"{trace.name.removesuffix('.jsonl')}.small.jsonl")
     record(place, read.machine, small, Verdict("falls", wanted, what), seed=read.header.seed)
     if as_json:
         say_json(

@@ -190,11 +190,14 @@ def explanation(error: Exception) -> str | None:
     """What to tell of an error that somebody else can mend; None for a fault of servecheck."""
     from servecheck.engines.protocol import EngineError
     from servecheck.recording import RecordingError
+    from servecheck.trace.model import TraceError
     from servespec.errors import SpecError
 
     match error:
-        case BadInput() | SpecError() | RecordingError() | EngineError():
+        case BadInput() | SpecError():
             return str(error)
+        case RecordingError() | EngineError() | TraceError():
+            return escaped(str(error))
         case OutputError():
             return f"standard output cannot be written: {error}"
         case OSError():
@@ -208,7 +211,8 @@ def explanation(error: Exception) -> str | None:
         return None
     context = getattr(error, "ctx", None)
     command = "servecheck" if context is None else context.command_path
-    return f"{str(tell()).rstrip('.')}; see {command} --help"
+    said = " ".join(str(tell()).split()).rstrip(".")
+    return f"{said}; see {command} --help"
 
 
 def _give_up_output() -> None:

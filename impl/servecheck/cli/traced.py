@@ -18,11 +18,17 @@ def replay(traces: list[Path], as_json: bool) -> int:
 
     told, good = [], True
     for place in traces:
-        report = replay_trace(read_trace(place))
+        trace = read_trace(place)
+        report = replay_trace(trace)
         good &= report.agrees and report.reproduced is not False
         told.append(_told(place, report))
         if not as_json:
             _say(place, report)
+            if trace.header.engine != "spec":
+                say(
+                    f"  this is the specification alone; what {escaped(trace.header.engine)} did "
+                    f"shows `servecheck fuzz --engine … --program {escaped(str(place))}`"
+                )
     if as_json:
         say_json({"verdict": "holds" if good else "falls", "traces": told})
     return Exit.HOLDS if good else Exit.FALLS

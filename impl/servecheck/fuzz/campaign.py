@@ -47,7 +47,7 @@ from servecheck.lockstep.report import LOCKSTEP, Report, of_divergence, of_fall
 from servecheck.lockstep.subject import Beside, Lost, Parted, Subject
 from servecheck.lockstep.twice import Twice, twice
 from servecheck.marks import Mark, possible
-from servecheck.trace.model import Trace
+from servecheck.trace.model import Trace, TraceError
 from servecheck.trace.model import Verdict as Recorded
 from servecheck.trace.write import record
 from servespec.actions import Action
@@ -366,7 +366,7 @@ class _Campaign:
             ended.notes = (f"it diverged, and could not be run again: {error}", *fall.lines)
             return
         ended.fall = _fall_of(smallest, fall)
-        ended.trace = self.recorded(ended.fall, smallest.divergence.engine)
+        self.record(ended.fall, smallest.divergence.engine, ended)
         if subject.capabilities is not None:
             replay = self.replay(ended.trace)
             ended.report = of_divergence(smallest, subject.capabilities, replay=replay)
@@ -380,7 +380,7 @@ class _Campaign:
     def tell_fall(self, fall: PropertyFell, ended: _Ended) -> None:
         """The report on a property of the specification."""
         said = self.subject.capabilities if self.subject else None
-        ended.trace = self.recorded(fall, "spec" if said is None else said.name)
+        self.record(fall, "spec" if said is None else said.name, ended)
         ended.report = of_fall(
             fall.property_id,
             fall.statement,
@@ -392,17 +392,20 @@ class _Campaign:
             self.replay(ended.trace),
         )
 
-    def recorded(self, fall: PropertyFell, engine: str) -> Path | None:
-        """Where the program now is written; None if nobody asked, or the machine stops in it."""
+    def record(self, fall: PropertyFell, engine: str, ended: _Ended) -> None:
+        """Write the program, if somebody asked for it. What was found is told in any case."""
         if self.failures is None:
-            return None
+            return
         name = "".join(c if c.isalnum() or c in "-._" else "-" for c in engine)
         path = self.failures / f"{fall.property_id}-{name}.jsonl"
         machine = Machine(fall.config, fall.policy)
         verdict = Recorded("falls", fall.property_id, fall.what)
-        with suppress(SpecError):
-            record(path, machine, fall.actions, verdict, seed=self.seed)
-        return path
+        try:
+            with suppress(SpecError):
+                record(path, machine, fall.actions, verdict, seed=self.seed)
+            ended.trace = path
+        except TraceError as error:
+            ended.notes = (*ended.notes, f"the trace is not written: {error}")
 
     def replay(self, trace: Path | None) -> str | None:
         again = self.again

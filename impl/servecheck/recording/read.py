@@ -154,7 +154,7 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        advice = "put it there; workload= and steps= may name files elsewhere"
+        advice = "put it there; --workload and --steps may name files elsewhere"
         raise RecordingError(path, None, None, "there is no such file", advice) from None
     except (OSError, ValueError) as error:
         advice = "give a path to a file that can be read"
