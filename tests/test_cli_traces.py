@@ -115,3 +115,42 @@ def test_the_demonstration_finds_shrinks_and_draws(
     assert replay_trace(read_trace(Path(told["trace"]))).agrees
     engine = ["--engine", "servecheck.cli.demo:broken"]
     assert main(["fuzz", *engine, "--program", told["trace"]]) == 1
+
+
+@pytest.mark.parametrize("command", ["replay", "shrink"])
+@pytest.mark.parametrize(
+    "content", [None, b"", b"\x00\xff", b'{"format":"servecheck-trace"', b"[[[[\n", b"{}\n"]
+)
+def test_a_bad_trace_is_one_line(
+    command: str, content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "bad.jsonl"
+    if content is not None:
+        place.write_bytes(content)
+    assert main([command, str(place)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
+
+
+def test_what_was_found_is_told_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "traces").write_text("a file in the way", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert main(["fuzz", "--seconds", "20", "--engine", "servecheck.cli.demo:broken"]) == 1
+    out = capsys.readouterr().out
+    assert "the trace is not written" in out
+    assert "free queue" in out
+
+
+def test_an_engine_s_fall_is_not_the_specification_s(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", "--folder", str(tmp_path), "--json"]) == 0
+    trace = json.loads(capsys.readouterr().out)["trace"]
+    assert main(["shrink", trace]) == 2
+    assert "it is an engine that fell" in capsys.readouterr().err
+    assert main(["replay", trace]) == 0
+    assert "the specification alone" in capsys.readouterr().out
