@@ -50,8 +50,8 @@ def command(
         raise BadInput(f"{trace}: no property falls on this trace; there is nothing to shrink")
     if wanted == LOCKSTEP:
         raise BadInput(
-            f"{trace}: it is an engine that fell, {read.header.engine}, and the search has shrunk "
-            f"it; run it by `servecheck fuzz --engine … --program {trace}`"
+            f"{trace}: it is an engine that fell, and the search has shrunk it; run it by "
+            f"`servecheck fuzz --engine … --program {trace}`"
         )
     if wanted not in WATCHED:
         raise BadInput(f"there is no property {wanted!r}; spec/README.md lists them")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 def replay(traces: list[Path], as_json: bool) -> int:
     """Replay traces; FALLS if one differs, or its verdict does not come out again."""
+    from servecheck.lockstep.report import LOCKSTEP
     from servecheck.trace.read import read_trace
     from servecheck.trace.replay import replay_trace
 
@@ -24,11 +25,9 @@ def replay(traces: list[Path], as_json: bool) -> int:
         told.append(_told(place, report))
         if not as_json:
             _say(place, report)
-            if trace.header.engine != "spec":
-                say(
-                    f"  this is the specification alone; what {escaped(trace.header.engine)} did "
-                    f"shows `servecheck fuzz --engine … --program {escaped(str(place))}`"
-                )
+            if trace.verdict is not None and trace.verdict.property == LOCKSTEP:
+                say("  this is the specification alone; what the engine did shows")
+                say(f"  `servecheck fuzz --engine … --program {escaped(str(place))}`")
     if as_json:
         say_json({"verdict": "holds" if good else "falls", "traces": told})
     return Exit.HOLDS if good else Exit.FALLS
