@@ -41,7 +41,8 @@ from servecheck.engines.subprocess import (
 from servecheck.fuzz.tell import PropertyFell
 from servecheck.fuzz.wander import Wanderer
 from servecheck.lockstep.follow import Diverged, EngineFollower, follower
-from servecheck.trace.codec import Refused, encode
+from servecheck.strict import Refused
+from servecheck.trace.codec import encode
 from servespec.actions import Submit
 from servespec.config import Config
 from servespec.machine import Machine
