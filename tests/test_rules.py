@@ -967,6 +967,7 @@ def test_rule_30_an_abort_takes_one_out_wherever_it_is() -> None:
         loop.submit(name, (number, number, number))
     loop.step()
     assert loop.do(Abort("e")) == (Finished("e", Reason.ABORT),)
+    assert (loop.running, loop.waiting) == ("a b c", "d f")
     assert loop.do(Abort("b")) == (Finished("b", Reason.ABORT),)
     assert (loop.running, loop.waiting) == ("a c", "d f")
     assert (loop.table("a"), loop.table("c")) == ((1, 2), (5, 6))
