@@ -49,8 +49,9 @@ after `cache`.
 
 {modules}
 
-A *rule* says what happens; it is one function, marked with its number. Numbers 1 to 37 are pinned
-by recordings of vLLM 0.33.0's own scheduler (`traces/vllm-0.33.0/`); letters are rules of other
+A *rule* says what happens; it is one function, marked with its number. Numbers 1 to 37 are those of
+vLLM 0.33.0's scheduler, whose recordings they reproduce (`traces/vllm-0.33.0/`; what no recording
+shows of a rule, a story in `tests/test_rules.py` holds); letters are rules of other
 policies and of the machine itself. A *choice* is a rule that engines make differently: it is one
 axis of `servespec.policy.Policy`, and `policy.py` is the only code that looks at an axis. A
 *property* says what must be true of every state (S), every transition (T) or every history (M).

@@ -157,6 +157,13 @@ def fits_alone(machine: Machine, submit: Submit) -> bool:
     )
 
 
+def refused(machine: Machine, submit: Submit) -> bool:
+    """Rule S: the prompt is longer than any text, or policy turns away what can never fit."""
+    if len(submit.prompt) > machine.config.max_model_len:
+        return True
+    return choose.refuses_impossible(machine.policy) and not fits_alone(machine, submit)
+
+
 @rule("S", engine="Scheduler.add_request; Processor, prompt length")
 def submit(machine: Machine, state: State, action: Submit) -> Transition:
     """A request arrives and waits; the id of a living one is not given twice. A prompt longer than
@@ -168,9 +175,7 @@ def submit(machine: Machine, state: State, action: Submit) -> Transition:
         "a request with this id is alive",
         "wait until it has left, or choose another id",
     )
-    too_long = len(action.prompt) > machine.config.max_model_len
-    picky = choose.refuses_impossible(machine.policy)
-    if too_long or (picky and not fits_alone(machine, action)):
+    if refused(machine, action):
         return Transition(state, (Refused(action.id, Reason.IMPOSSIBLE),))
     youngest = max((r.arrival for r in state.live), default=-1)
     arrival = max(youngest, 0) if action.with_last else youngest + 1
@@ -398,5 +403,6 @@ __all__ = [
     "Universe",
     "acceptable",
     "fits_alone",
+    "refused",
     "written",
 ]

@@ -47,7 +47,7 @@ from servespec.events import (
     Skipped,
     Submitted,
 )
-from servespec.machine import Machine, fits_alone
+from servespec.machine import Machine, refused
 from servespec.plan import PADDING
 from servespec.policy import Admission, Batching, Memory, Phase, Policy, Publish, Sharing
 from servespec.request import peak
@@ -214,9 +214,7 @@ class FastEngine:
             "a request with this id is alive",
             "wait until it has left, or choose another id",
         )
-        too_long = len(submit.prompt) > self.config.max_model_len
-        picky = choose.refuses_impossible(self.policy)
-        if too_long or (picky and not fits_alone(self.machine, submit)):
+        if refused(self.machine, submit):
             self.log.append((REFUSED, submit.id, Reason.IMPOSSIBLE))
             return
         if submit.with_last:
