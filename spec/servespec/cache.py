@@ -25,11 +25,24 @@ from servespec.rules import rule
 
 
 @frozen
+class Slot:
+    """What is allocated: a text in a namespace, and the blocks that hold it, first to last. An idle
+    slot has neither."""
+
+    text: Tokens = ()
+    table: Blocks = ()
+    namespace: Namespace = PUBLIC
+
+
+IDLE = Slot()
+
+
+@frozen
 class Cache:
-    """State: a pool, and the block tables of the slots; an idle slot has the empty table."""
+    """State: a pool, and its slots."""
 
     pool: Pool
-    slots: tuple[Blocks, ...]
+    slots: tuple[Slot, ...]
 
 
 @frozen
@@ -77,7 +90,7 @@ class CacheMachine:
 
     def initial(self) -> Cache:
         free = tuple(range(self.policy.first_block, self.num_blocks))
-        return Cache(Pool((blocks.EMPTY,) * self.num_blocks, free), ((),) * self.num_slots)
+        return Cache(Pool((blocks.EMPTY,) * self.num_blocks, free), (IDLE,) * self.num_slots)
 
     def apply(self, state: Cache, action: CacheAction) -> CacheTransition:
         """One transition.
@@ -89,10 +102,10 @@ class CacheMachine:
             case Allocate():
                 return allocate(self, state, action)
             case Free(slot):
-                table = state.slots[slot] if 0 <= slot < self.num_slots else ()
-                require(bool(table), "Free", f"slot {slot} is idle", "free an allocated slot")
-                moved = blocks.release(state.pool, self.policy, table)
-                return CacheTransition(Cache(moved.pool, _with(state.slots, slot, ())))
+                held = state.slots[slot] if 0 <= slot < self.num_slots else IDLE
+                require(held != IDLE, "Free", f"slot {slot} is idle", "free an allocated slot")
+                moved = blocks.release(state.pool, self.policy, held.table)
+                return CacheTransition(Cache(moved.pool, _with(state.slots, slot, IDLE)))
             case Clear():
                 moved = blocks.clear(state.pool, self.policy)
                 return CacheTransition(Cache(moved.pool, state.slots), moved.events)
@@ -101,12 +114,12 @@ class CacheMachine:
 
     def enabled(self, state: Cache, texts: tuple[Tokens, ...]) -> Iterator[CacheAction]:
         """Every enabled allocation of one of the texts, and every enabled free."""
-        if () in state.slots:
+        if IDLE in state.slots:
             for text in texts:
                 if self.demand(state, Allocate(text)) <= len(state.pool.free):
                     yield Allocate(text)
-        for slot, table in enumerate(state.slots):
-            if table:
+        for slot, held in enumerate(state.slots):
+            if held != IDLE:
                 yield Free(slot)
 
     def keys(self, action: Allocate) -> tuple[Chain, ...]:
@@ -131,7 +144,7 @@ def allocate(machine: CacheMachine, state: Cache, action: Allocate) -> CacheTran
     """A text goes into the lowest idle slot: its longest cached prefix is shared, the rest is
     taken, and its full blocks are published at once."""
     require(bool(action.text), "Allocate", "the text is empty", "give at least one token")
-    require(() in state.slots, "Allocate", "no slot is idle", "free one first")
+    require(IDLE in state.slots, "Allocate", "no slot is idle", "free one first")
     need, free = machine.demand(state, action), len(state.pool.free)
     require(need <= free, "Allocate", f"{need} blocks of {free} free ones", "free a slot first")
     hits = machine.hits(state, action)
@@ -141,9 +154,10 @@ def allocate(machine: CacheMachine, state: Cache, action: Allocate) -> CacheTran
     known = machine.keys(action)
     table = hits + taken.blocks
     told = blocks.publish(taken.pool, table[len(hits) : len(known)], known[len(hits) :])
-    slots = _with(state.slots, state.slots.index(()), table)
+    held = Slot(action.text, table, action.namespace)
+    slots = _with(state.slots, state.slots.index(IDLE), held)
     return CacheTransition(Cache(told.pool, slots), taken.events + told.events)
 
 
-def _with(slots: tuple[Blocks, ...], slot: int, table: Blocks) -> tuple[Blocks, ...]:
-    return (*slots[:slot], table, *slots[slot + 1 :])
+def _with(slots: tuple[Slot, ...], slot: int, held: Slot) -> tuple[Slot, ...]:
+    return (*slots[:slot], held, *slots[slot + 1 :])

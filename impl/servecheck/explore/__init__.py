@@ -1,0 +1,1 @@
+"""Exhaustive search: every state of a small scope, every transition of it."""

@@ -1,0 +1,279 @@
+"""The scopes that are searched, by name, and what they are known to count.
+
+Theory of operation. A scope is a machine small enough to be searched to its end: sizes, choices,
+what may arrive, what may be sampled. Each one is there for something that it reaches and the others
+do not, and says so. Three sizes of the serving machine: *tiny* for every change, *small* for a
+coffee, *standard* for the night. The counts stand beside the scope: a change of the specification
+that changes what can be reached must change them too.
+
+`tiny-pool-*` are the cache machine alone, the yardstick that other tools agree on.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from itertools import product
+
+from attrs import evolve, frozen
+
+from servecheck.explore.cache import CacheSystem, EncodedCache, Symmetry, texts
+from servecheck.explore.errors import ScopeError
+from servecheck.explore.serving import Serving
+from servespec.actions import Submit
+from servespec.cache import CacheMachine
+from servespec.chain import PUBLIC, Namespace
+from servespec.config import Config
+from servespec.machine import Machine
+from servespec.policy import (
+    MINIATURE,
+    RESERVED,
+    STATIC,
+    VLLM_0_33,
+    HeadOfLine,
+    HitCap,
+    Lookup,
+    Policy,
+    Publish,
+    StepMix,
+    prioritised,
+)
+
+
+@frozen
+class Counts:
+    """What there is in a scope."""
+
+    states: int
+    transitions: int
+    depth: int
+
+
+@frozen
+class PoolScope:
+    """The cache machine, with texts to allocate."""
+
+    name: str
+    about: str
+    machine: CacheMachine
+    texts: tuple[tuple[int, ...], ...]
+    counts: Counts
+    raw: Counts | None = None
+    """Without symmetry."""
+
+    def system(self, symmetry: Symmetry = Symmetry.SLOTS) -> CacheSystem:
+        return CacheSystem(self.machine, self.texts, symmetry)
+
+    def encoded(self, symmetry: Symmetry = Symmetry.SLOTS) -> EncodedCache:
+        return EncodedCache(self.machine, self.texts, symmetry)
+
+
+@frozen
+class ServingScope:
+    """The whole serving machine, with kinds of requests."""
+
+    name: str
+    about: str
+    system: Serving
+    counts: Counts | None = None
+
+
+TINY_POOL = CacheMachine(num_blocks=4, block_size=2, num_slots=3, policy=MINIATURE)
+SMALL_TEXTS = texts("0 00 01 000 0000 0001 110 1111")
+ALL_TEXTS = tuple(text for n in range(1, 5) for text in product((0, 1), repeat=n))
+
+POOLS = (
+    PoolScope(
+        "tiny-pool-small",
+        "4 blocks of 2 tokens, 3 slots, 8 texts",
+        TINY_POOL,
+        SMALL_TEXTS,
+        Counts(1_070, 7_142, 9),
+        Counts(78_144, 541_848, 15),
+    ),
+    PoolScope(
+        "tiny-pool-full",
+        "4 blocks of 2 tokens, 3 slots, all 30 texts of 1 to 4 tokens",
+        TINY_POOL,
+        ALL_TEXTS,
+        Counts(28_644, 498_172, 9),
+        Counts(2_275_656, 40_006_944, 13),
+    ),
+)
+
+
+# --- the serving machine -------------------------------------------------------------------
+
+
+def kind(prompt: str, max_tokens: int, namespace: Namespace = PUBLIC, priority: int = 0) -> Submit:
+    """A kind of request; its prompt is spelled in one-digit tokens."""
+    (spelled,) = texts(prompt)
+    return Submit("", spelled, max_tokens, namespace, priority)
+
+
+ALICE, BOB = Namespace(None, "alice"), Namespace(None, "bob")
+SIZES = Config(
+    num_blocks=4, block_size=2, max_model_len=6, max_num_batched_tokens=3, max_num_seqs=2
+)
+NO_CHUNKS = evolve(SIZES, max_num_batched_tokens=6)
+AFTER_STEP = evolve(VLLM_0_33, publish=Publish.AFTER_STEP)
+
+
+@frozen
+class Axis:
+    """What a scope is there for."""
+
+    about: str
+    policy: Policy
+    kinds: tuple[Submit, ...]
+    config: Config = SIZES
+    more: tuple[Submit, ...] = ()
+    """Kinds that only the standard size has."""
+    tokens: tuple[int, ...] = (0,)
+    resets: tuple[bool, ...] = ()
+
+
+AXES = {
+    "chunks": Axis(
+        "prompts cut into chunks, shared prefixes, preemption inside a chunk, resets",
+        VLLM_0_33,
+        (kind("01", 2), kind("010", 2)),
+        more=(kind("0101", 2),),
+        resets=(False, True),
+    ),
+    "sampling": Axis(
+        "what is sampled decides what is shared",
+        VLLM_0_33,
+        (kind("01", 2), kind("0", 3)),
+        tokens=(0, 1),
+    ),
+    "namespaces": Axis(
+        "the same texts in two namespaces, and a prefix in both",
+        VLLM_0_33,
+        (kind("01", 2, ALICE), kind("01", 2, BOB)),
+        more=(kind("010", 2, ALICE),),
+    ),
+    "drafts": Axis(
+        "one draft a step, right and wrong",
+        VLLM_0_33,
+        (kind("00", 3),),
+        evolve(SIZES, num_speculative_tokens=1),
+        more=(kind("000", 2),),
+        tokens=(0, 1),
+    ),
+    "priority": Axis(
+        "victims by priority, scheduled ones among them",
+        prioritised(VLLM_0_33),
+        (kind("00", 2, PUBLIC, 0), kind("00", 3, PUBLIC, 1)),
+        evolve(SIZES, max_num_seqs=3),
+        more=(kind("01", 2, PUBLIC, 1),),
+    ),
+    "after-step": Axis(
+        "blocks are published when they are written, and steps are discarded",
+        AFTER_STEP,
+        (kind("01", 2), kind("010", 2)),
+    ),
+    "copies": Axis(
+        "several copies of one key, the newest answers",
+        evolve(AFTER_STEP, lookup=Lookup.NEWEST, hit_cap=HitCap.NONE, head_of_line=HeadOfLine.SKIP),
+        (kind("00", 2), kind("0001", 2)),
+    ),
+    "prefill-first": Axis(
+        "a step that admits does nothing else",
+        evolve(AFTER_STEP, step_mix=StepMix.PREFILL_FIRST),
+        (kind("00", 1), kind("01", 2)),
+    ),
+    "miniature": Axis("the article's loop", MINIATURE, (kind("01", 2), kind("010", 2)), NO_CHUNKS),
+    "static": Axis("static batches", STATIC, (kind("01", 2), kind("010", 2)), NO_CHUNKS),
+    "reserved": Axis("reserved memory", RESERVED, (kind("01", 2), kind("010", 2)), NO_CHUNKS),
+}
+
+
+@frozen
+class Size:
+    """How far a scope of the serving machine goes."""
+
+    live: int
+    """Requests alive at once, all of whom may run; more where the axis needs them."""
+    blocks: int
+    """More blocks than in the sizes of the axis."""
+    more: bool = False
+
+
+PRESETS = {
+    "tiny": Size(live=2, blocks=0),
+    "small": Size(live=3, blocks=1),
+    "standard": Size(live=3, blocks=2, more=True),
+}
+
+
+def serving(preset: str, axis: str) -> ServingScope:
+    """One scope of the serving machine."""
+    size, what = PRESETS[preset], AXES[axis]
+    config = evolve(
+        what.config,
+        num_blocks=what.config.num_blocks + size.blocks,
+        max_num_seqs=max(size.live, what.config.max_num_seqs),
+    )
+    arriving = what.kinds + (what.more if size.more else ())
+    live = max(size.live, what.config.max_num_seqs)
+    system = Serving(
+        Machine(config, what.policy), arriving, live, tokens=what.tokens, resets=what.resets
+    )
+    name = f"serving-{preset}/{axis}"
+    return ServingScope(name, what.about, system, COUNTS.get(name))
+
+
+COUNTS: dict[str, Counts] = {
+    "serving-tiny/chunks": Counts(1_255, 6_636, 17),
+    "serving-tiny/sampling": Counts(2_925, 10_511, 17),
+    "serving-tiny/namespaces": Counts(1_508, 4_960, 16),
+    "serving-tiny/drafts": Counts(2_725, 14_214, 17),
+    "serving-tiny/priority": Counts(2_506, 10_649, 24),
+    "serving-tiny/after-step": Counts(1_618, 6_710, 18),
+    "serving-tiny/copies": Counts(2_746, 11_481, 21),
+    "serving-tiny/prefill-first": Counts(2_296, 9_353, 22),
+    "serving-tiny/miniature": Counts(1_352, 4_442, 19),
+    "serving-tiny/static": Counts(2_846, 11_731, 21),
+    "serving-tiny/reserved": Counts(260, 1_053, 13),
+    "serving-small/chunks": Counts(9_960, 62_069, 22),
+    "serving-small/sampling": Counts(49_229, 230_490, 20),
+    "serving-small/namespaces": Counts(11_072, 46_862, 21),
+    "serving-small/drafts": Counts(18_098, 125_916, 22),
+    "serving-small/priority": Counts(6_062, 25_734, 28),
+    "serving-small/after-step": Counts(15_536, 80_007, 22),
+    "serving-small/copies": Counts(48_236, 251_704, 30),
+    "serving-small/prefill-first": Counts(40_335, 205_072, 33),
+    "serving-small/miniature": Counts(23_809, 101_040, 24),
+    "serving-small/static": Counts(39_166, 201_107, 26),
+    "serving-small/reserved": Counts(1_736, 8_905, 14),
+    "serving-standard/chunks": Counts(161_969, 1_057_106, 25),
+    "serving-standard/sampling": Counts(163_935, 767_660, 25),
+}
+
+Scope = PoolScope | ServingScope
+
+
+def scopes() -> dict[str, Scope]:
+    """All scopes by name."""
+    found: dict[str, Scope] = {scope.name: scope for scope in POOLS}
+    for preset, axis in product(PRESETS, AXES):
+        scope = serving(preset, axis)
+        found[scope.name] = scope
+    return found
+
+
+def named(name: str) -> tuple[Scope, ...]:
+    """The scopes that a name stands for: itself, or all that begin with it and a slash.
+
+    Raises:
+        ScopeError: no scope is called so.
+    """
+    known = scopes()
+    if name in known:
+        return (known[name],)
+    group = tuple(scope for full, scope in known.items() if full.startswith(f"{name}/"))
+    if group:
+        return group
+    groups = dict.fromkeys(full.split("/")[0] for full in known)
+    near = get_close_matches(name, (*groups, *known), n=3) or list(groups)
+    raise ScopeError(f"no scope is called {name!r}", f"choose of {', '.join(near)}")

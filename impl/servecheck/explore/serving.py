@@ -1,0 +1,76 @@
+"""The serving machine as a system that can be searched.
+
+Theory of operation. What may arrive is a finite list of *kinds* of request; at most `live` of them
+are there at once, so the state is bounded by prompts and outputs. Ids are slots that are used
+again: an arrival gets the first that nobody has. Everything else is the machine's own: the same
+`apply`, the same outcomes of a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import evolve, field, frozen
+
+from servecheck.explore.codec import Codec, Names
+from servespec.actions import Abort, Action, Discard, ResetCache, Schedule, Submit
+from servespec.chain import Tokens
+from servespec.machine import Machine, Transition
+from servespec.plan import State
+
+IDS = tuple("abcdefghijklmnopqrstuvwxyz")
+
+
+@frozen
+class Serving:
+    """A serving machine in which a bounded number of requests of some kinds live."""
+
+    machine: Machine
+    kinds: tuple[Submit, ...]
+    """What may arrive; the ids do not matter."""
+    live: int
+    tokens: Tokens = (0,)
+    """What may be sampled and drafted."""
+    aborts: bool = True
+    resets: tuple[bool, ...] = ()
+    """Resets that may be asked for: with `preempt_running` or without."""
+    discards: bool = True
+    any_token: bool = False
+    any_namespace: bool = False
+    _codec: Codec = field(init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        namespaces = tuple(dict.fromkeys(kind.namespace for kind in self.kinds))
+        names = Names(namespaces, IDS[: self.live + 1], self.any_token, self.any_namespace)
+        codec = Codec(self.machine.config, self.machine.policy, names)
+        object.__setattr__(self, "_codec", codec)
+
+    def initial(self) -> State:
+        return self.machine.initial()
+
+    def enabled(self, state: State) -> Iterator[Action]:
+        if len(state.in_flight) < self.machine.config.max_steps_in_flight:
+            yield Schedule()
+        if state.in_flight:
+            yield from self.machine.completions(state.in_flight[0], self.tokens)
+            if self.discards and self.machine.can_discard:
+                yield Discard()
+        if len(state.live) < self.live:
+            taken = {request.id for request in state.live}
+            free = next(i for i in IDS if i not in taken)
+            for kind in self.kinds:
+                yield evolve(kind, id=free)
+        if self.aborts:
+            for request in state.live:
+                yield Abort(request.id)
+        for preempting in self.resets:
+            yield ResetCache(preempting)
+
+    def apply(self, state: State, action: Action) -> Transition:
+        return self.machine.apply(state, action)
+
+    def canonical(self, state: State) -> bytes:
+        return self._codec.key(state)
+
+    def restore(self, key: bytes) -> State:
+        return self._codec.state(key)
