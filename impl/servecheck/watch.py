@@ -15,8 +15,8 @@ from attrs import define, field, frozen
 from servespec.machine import Action, Machine, Transition
 from servespec.plan import State
 from servespec.properties import (
-    HELD,
     PROPERTIES,
+    VACUOUS,
     Fall,
     Falls,
     Monitor,
@@ -48,7 +48,7 @@ class Watch:
     properties: Iterable[Property] = field(factory=lambda: tuple(PROPERTIES.values()))
     checked: Counter[str] = field(factory=Counter)
     """How often the antecedent of each property was true."""
-    _monitors: dict[str, Monitor] = field(init=False)
+    _monitors: list[tuple[Property, Monitor]] = field(init=False)
     _possible: dict[str, tuple[Falls, ...]] = field(init=False)
     """Falls that these sizes and choices make possible, by property."""
     _awaited: set[Callable[[Step], bool]] = field(init=False)
@@ -56,7 +56,7 @@ class Watch:
 
     def __attrs_post_init__(self) -> None:
         self.properties = tuple(self.properties)
-        self._monitors = {p.id: p.start(self.machine, self.state) for p in self.properties}
+        self._monitors = [(p, p.start(self.machine, self.state)) for p in self.properties]
         config, policy = self.machine.config, self.machine.policy
         possible = {p.id: p.possible(config, policy) for p in self.properties}
         self._possible = {name: falls for name, falls in possible.items() if falls}
@@ -71,14 +71,16 @@ class Watch:
         sound = step.problem is None
         if sound and self._awaited:
             self._awaited = {cause for cause in self._awaited if not cause(step)}
-        for p in self.properties:
-            self._monitors[p.id], outcome = self._monitors[p.id].after(step)
+        for at, (p, monitor) in enumerate(self._monitors):
+            goes_on, outcome = monitor.after(step)
+            if goes_on is not monitor:
+                self._monitors[at] = (p, goes_on)
+            if outcome is VACUOUS:
+                continue
+            self.checked[p.id] += 1
             if isinstance(outcome, Fall):
                 known = sound and self._caused(p, step)
                 fallen.append(Fallen(p, outcome.what, known))
-                self.checked[p.id] += 1
-            elif outcome is HELD:
-                self.checked[p.id] += 1
         self.state = step.after
         return tuple(fallen)
 

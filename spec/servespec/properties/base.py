@@ -18,7 +18,6 @@ falls, and says what is malformed.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from enum import Enum
 from functools import cached_property
@@ -129,7 +128,17 @@ class _Memoryless:
     check: Callable[[Step], Outcome]
 
     def after(self, step: Step) -> tuple[Monitor, Outcome]:
-        return self, self.check(step) if step.problem is None else Fall(step.problem)
+        problem = step.problem
+        return self, self.check(step) if problem is None else Fall(problem)
+
+
+@frozen
+class _OfState:
+    check: Callable[[Machine, State], Outcome]
+
+    def after(self, step: Step) -> tuple[Monitor, Outcome]:
+        problem = step.problem
+        return self, self.check(step.machine, step.after) if problem is None else Fall(problem)
 
 
 StateCheck = Callable[[Machine, State], Outcome]
@@ -145,7 +154,7 @@ def state_property(name: str, *falls: Falls) -> Callable[[StateCheck], StateChec
     """Register a property of kind S."""
 
     def register(check: StateCheck) -> StateCheck:
-        asked = _Memoryless(lambda step: check(step.machine, step.after))
+        asked = _OfState(check)
         _register(name, Kind.S, check, lambda machine, state: asked, falls)
         return check
 
@@ -186,6 +195,10 @@ def tables(state: State) -> tuple[Blocks, ...]:
     return held + tuple(t for plan in state.in_flight for t in plan.deferred)
 
 
-def holders(state: State) -> Counter[int]:
-    """How many tables hold each block."""
-    return Counter(b for table in tables(state) for b in table)
+def holders(state: State) -> dict[int, int]:
+    """How many tables hold each block; nothing of a block that none holds."""
+    count: dict[int, int] = {}
+    for table in tables(state):
+        for b in table:
+            count[b] = count.get(b, 0) + 1
+    return count

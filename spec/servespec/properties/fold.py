@@ -11,7 +11,6 @@ the fold stops, and every property that reads it falls with that (`folded_proper
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain
 
@@ -56,7 +55,7 @@ class Moment:
     """Tokens that the pass has left for whoever has its turn."""
     served: tuple[Planned, ...]
     """Who is scheduled so far."""
-    passed: frozenset[str]
+    passed: tuple[str, ...]
     """Who has had its turn so far."""
     preempted: int
     """How many gave way so far."""
@@ -133,7 +132,7 @@ class Fold:
     queue: list[int]
     index: dict[Chain, Blocks]
     keys: dict[int, Chain]
-    held: Counter[int]
+    held: dict[int, int]
     waiting: list[Request]
     running: list[Request]
     in_flight: list[Plan]
@@ -143,8 +142,8 @@ class Fold:
     """Tokens that were left when somebody's turn began, while others make room for it: what they
     give back is for those behind it."""
     served: tuple[Planned, ...] = ()
-    passed: frozenset[str] = frozenset()
-    joined: frozenset[str] = frozenset()
+    passed: tuple[str, ...] = ()
+    joined: tuple[str, ...] = ()
     """Who was admitted in this step."""
     preempted: int = 0
     problem: str | None = None
@@ -241,7 +240,7 @@ class Fold:
             case Scheduled(id):
                 self._serve(event)
             case Skipped(id):
-                self.passed |= {id}
+                self.passed += (id,)
                 self.turn_left = None
             case Preempted(id):
                 self._send_back(id)
@@ -298,7 +297,7 @@ class Fold:
             self.waiting.pop(at), computed=event.hit_tokens, table=shared, published=hits
         )
         self.running.append(admitted)
-        self.joined |= {event.id}
+        self.joined += (event.id,)
 
     def _serve(self, event: Scheduled) -> None:
         at = self._of(self.running, event.id, "was scheduled")
@@ -325,7 +324,7 @@ class Fold:
             r, computed=end, table=table, drafts=(), prefilling=not yields, published=r.published
         )
         self.served += (entry,)
-        self.passed |= {r.id}
+        self.passed += (r.id,)
         self.left -= event.tokens
         self.turn_left = None
 
@@ -341,8 +340,8 @@ class Fold:
         victim = self.running.pop(at)
         self.left += sum(len(e.tokens) for e in self.served if e.id == request_id)
         self.served = tuple(e for e in self.served if e.id != request_id)
-        self.passed -= {request_id}
-        self.joined -= {request_id}
+        self.passed = tuple(i for i in self.passed if i != request_id)
+        self.joined = tuple(i for i in self.joined if i != request_id)
         self.preempted += 1
         back = _changed(victim, computed=0, table=(), published=0)
         self.waiting = readings.queued(self.step.machine.policy, self.waiting, back, True)
@@ -386,7 +385,8 @@ class Fold:
 
     def _hold(self, table: Blocks) -> None:
         if table:
-            self.held.update(table)
+            for b in table:
+                self.held[b] = self.held.get(b, 0) + 1
             self.queue = [b for b in self.queue if b not in table]
 
     def _name(self, key: Chain, copies: Blocks) -> None:
@@ -434,7 +434,8 @@ class Fold:
         """LRU-3: [un-hashed, by policy] + old order + [hashed, in the order of the walk]."""
         policy = self.step.machine.policy
         walk = readings.let_go(policy, table)
-        self.held.subtract(walk)
+        for b in walk:
+            self.held[b] = self.held.get(b, 0) - 1
         freed = [b for b in walk if self.held[b] == 0]
         first = [b for b in freed if b not in self.keys and policy.unhashed is Unhashed.TO_HEAD]
         self.queue = first + self.queue + [b for b in freed if b not in first]

@@ -18,11 +18,19 @@ from servespec.pool import Blocks
 
 def malformed(machine: Machine, before: State, action: Action, after: State) -> str | None:
     """The first thing that makes a step none; None if it is one."""
-    return (
-        _misshapen(machine, before)
-        or _misshapen(machine, after)
-        or _queue_of_plans(before, action, after)
-    )
+    wrong = None if _known(machine, before) else _misshapen(machine, before)
+    wrong = wrong or _misshapen(machine, after) or _queue_of_plans(before, action, after)
+    if wrong is None:
+        _last[:] = [(machine, after)]
+    return wrong
+
+
+_last: list[tuple[Machine, State]] = []
+"""The last state that was looked at and is one: mostly the next step begins with it."""
+
+
+def _known(machine: Machine, state: State) -> bool:
+    return bool(_last) and _last[0][0] is machine and _last[0][1] is state
 
 
 def _queue_of_plans(before: State, action: Action, after: State) -> str | None:

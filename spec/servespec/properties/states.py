@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import pairwise
 
-from servespec.chain import Chain
+from attrs import frozen
+
+from servespec.chain import Chain, Namespace, Tokens
 from servespec.config import usable_blocks
 from servespec.events import Finished, Preempted, Scheduled
 from servespec.machine import Complete, Discard, Machine
@@ -46,9 +49,9 @@ def counts_are_holders(machine: Machine, state: State) -> Outcome:
     included."""
     held = holders(state)
     wrong = {
-        b: (block.ref_count, held[b])
+        b: (block.ref_count, held.get(b, 0))
         for b, block in enumerate(state.pool.blocks)
-        if block.ref_count != held[b]
+        if block.ref_count != held.get(b, 0)
     }
     return Fall(f"block: (count, tables) = {wrong}") if wrong else HELD
 
@@ -117,30 +120,56 @@ def index_is_complete(machine: Machine, state: State) -> Outcome:
     return verdict(bool(carried), None)
 
 
+@frozen
+class _Meaning:
+    """What a key stands for, spelt out."""
+
+    path: tuple[Chain, ...]
+    text: Tokens
+    namespace: Namespace | None
+    """None if its links do not agree in one."""
+    full: bool
+    """Every link is a block's worth of tokens, and says at which position."""
+
+
+@lru_cache(maxsize=4096)
+def _meaning(key: Chain, block_size: int) -> _Meaning:
+    path = tuple(key.path())[::-1]
+    apart = any(node.namespace != key.namespace for node in path)
+    places = enumerate(path, 1)
+    return _Meaning(
+        path,
+        tuple(t for node in path for t in node.tokens),
+        None if apart else key.namespace,
+        all(len(n.tokens) == block_size and n.length == i * block_size for i, n in places),
+    )
+
+
 @state_property("IDX-3")
 def keys_are_injective(machine: Machine, state: State) -> Outcome:
     """A key stands for one (adapter, salt, tokens, position), and a request's keys stand for its
     own text in its own namespace."""
-    size = machine.config.block_size
+    size, index = machine.config.block_size, state.pool.index.copies
+    asked = bool(index)
     for r in state.live:
         if not r.keys:
             continue
-        path = tuple(r.keys[-1].path())[::-1]
-        text = tuple(t for node in path for t in node.tokens)
-        if path != r.keys or text != r.text(0, len(r.keys) * size):
+        asked, mine = True, _meaning(r.keys[-1], size)
+        if mine.path != r.keys or mine.text != r.text(0, len(r.keys) * size):
             return Fall(f"the keys of {r.id} stand for other tokens than its own")
-        if any(node.namespace != r.namespace for node in path):
+        if mine.namespace != r.namespace:
             return Fall(f"the keys of {r.id} stand for another namespace than {r.namespace}")
-        if [node.length for node in path] != [size * (i + 1) for i in range(len(path))]:
+        if not mine.full:
             return Fall(f"the keys of {r.id} stand for other positions than its own")
-    for key in state.pool.index.copies:
-        before = 0 if key.parent is None else key.parent.length
-        if len(key.tokens) != size or key.length != before + size:
-            return Fall(f"{key!r} of {key.tokens} after {before} tokens is no full block's")
-    meanings = {(key.namespace, key.runs()): key for key in state.pool.index.copies}
-    if len(meanings) != len(state.pool.index.copies):
+    meanings = set()
+    for key in index:
+        its = _meaning(key, size)
+        meanings.add((its.namespace, its.text))
+        if its.namespace is None or not its.full:
+            return Fall(f"{key!r} stands for no full blocks of one namespace")
+    if len(meanings) != len(index):
         return Fall("two keys stand for the same namespace and tokens")
-    return verdict(bool(meanings) or any(r.keys for r in state.live), None)
+    return verdict(asked, None)
 
 
 @state_property("PUB-1")
