@@ -604,7 +604,8 @@ def _stored(step: Step) -> Iterator[Mark]:
     for m in folded(step).moments:
         if isinstance(m.event, BlockStored):
             yield from _storing(m, m.event)
-            owner = next((r for r in m.running if m.event.block in r.table), None)
+            holder = next((r.id for r in m.running if m.event.block in r.table), "")
+            owner = step.before.find(holder)
             if owner is not None and m.event.key.length > owner.length:
                 yield Mark.BLOCK_BY_DRAFTS
 

@@ -164,6 +164,12 @@ TARGETS = (
         Config(8, 1, 12, 4, 3),
         evolve(VLLM_0_33, step_mix=StepMix.PREFILL_FIRST),
     ),
+    Target(
+        "BUD-2",
+        "BUD-2-no-victim",
+        Config(7, 2, 12, 6, 4),
+        evolve(VLLM_0_33, victim=Victim.NONE),
+    ),
     Target("EVI-1", "EVI-1", Config(6, 2, 12, 8, 3), MINIATURE),
     Target("LIV-1", "LIV-1", Config(6, 2, 6, 4, 3), VLLM_0_33, longest_text_fits),
     Target(

@@ -1,6 +1,6 @@
 """Every property of the specification, by its number: `PROPERTIES`."""
 
-from servespec.properties import history, reports, states, transitions
+from servespec.properties import content, history, passes, queues, reports, states, transitions
 from servespec.properties.base import (
     HELD,
     REGISTRY,
@@ -31,7 +31,10 @@ __all__ = [
     "Outcome",
     "Property",
     "Step",
+    "content",
     "history",
+    "passes",
+    "queues",
     "reports",
     "states",
     "step_of",

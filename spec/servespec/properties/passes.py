@@ -1,0 +1,293 @@
+"""Properties of a pass: who is served, and with how much; who gives way, and who gets nothing."""
+
+from __future__ import annotations
+
+from servespec.config import Config
+from servespec.events import Admitted, Preempted, Reason, Scheduled, Skipped
+from servespec.machine import Schedule
+from servespec.plan import Planned
+from servespec.policy import HeadOfLine, Policy, StepMix, Victim
+from servespec.properties import readings
+from servespec.properties.base import (
+    HELD,
+    VACUOUS,
+    Fall,
+    Falls,
+    Outcome,
+    Step,
+    step_property,
+    verdict,
+)
+from servespec.properties.dues import (
+    blocks_lacking,
+    due_admitted,
+    due_running,
+    ends_admissions,
+    refusal,
+    shut,
+    true_reason,
+)
+from servespec.properties.fold import Folded, Moment, folded_property
+
+
+def planned(step: Step) -> tuple[Planned, ...] | None:
+    """The plan that this step has made, if it is a Schedule."""
+    return step.after.in_flight[-1].entries if isinstance(step.action, Schedule) else None
+
+
+# --- tokens --------------------------------------------------------------------------------
+
+
+@step_property("BUD-1")
+def budget_is_kept(step: Step) -> Outcome:
+    """A pass schedules at most the token budget, at most max_num_seqs requests run, and none is
+    scheduled twice."""
+    plan = planned(step)
+    if plan is None:
+        return VACUOUS
+    config = step.machine.config
+    total = sum(len(e.tokens) for e in plan)
+    if total > config.max_num_batched_tokens:
+        return Fall(f"{total} tokens of {config.max_num_batched_tokens}")
+    if len(step.after.running) > config.max_num_seqs:
+        return Fall(f"{len(step.after.running)} requests run, at most {config.max_num_seqs} may")
+    if len({e.id for e in plan}) != len(plan):
+        return Fall("a request is scheduled twice")
+    return verdict(bool(plan), None)
+
+
+def drafts_before_the_left_out(step: Step) -> bool:
+    """Somebody got drafts scheduled before somebody was left out for want of tokens."""
+    drafts = False
+    for e in step.events:
+        drafts = drafts or (isinstance(e, Scheduled) and e.drafts > 0)
+        if drafts and isinstance(e, Skipped) and e.reason is Reason.NO_TOKENS:
+            return True
+    return False
+
+
+def overtaken_by_prefill(step: Step) -> bool:
+    """Those who run waited for an admission."""
+    return any(isinstance(e, Skipped) and e.reason is Reason.PREFILL for e in step.events)
+
+
+def overtaken_for_want_of_blocks(step: Step) -> bool:
+    """A running prefill found no blocks, and somebody was admitted behind it."""
+    prefills = {r.id for r in step.before.running if r.prefilling}
+    passed = False
+    for e in step.events:
+        if isinstance(e, Skipped) and e.reason is Reason.NO_BLOCKS:
+            passed = passed or e.id in prefills
+        if passed and isinstance(e, Admitted):
+            return True
+    return False
+
+
+def _drafts_eat_budget(config: Config, policy: Policy) -> bool:
+    return config.num_speculative_tokens > 0
+
+
+def _prefill_first(config: Config, policy: Policy) -> bool:
+    return policy.step_mix is StepMix.PREFILL_FIRST
+
+
+def _nobody_gives_way(config: Config, policy: Policy) -> bool:
+    return policy.victim is Victim.NONE
+
+
+@step_property(
+    "BUD-2",
+    Falls(
+        under=_drafts_eat_budget,
+        when="drafts are scheduled (γ > 0)",
+        why="the drafts of a request in front use up the budget of a decode behind it",
+        trace="BUD-2.jsonl",
+        cause=drafts_before_the_left_out,
+    ),
+    Falls(
+        under=_prefill_first,
+        when="prefill goes first",
+        why="a step that admits somebody leaves every decode out",
+        trace="BUD-2-prefill-first.jsonl",
+        cause=overtaken_by_prefill,
+        lasts=True,
+    ),
+    Falls(
+        under=_nobody_gives_way,
+        when="nobody is preempted",
+        why=(
+            "a prefill that found no blocks keeps its place, and a request admitted behind it "
+            "decodes by the time that it finds them, and takes the budget"
+        ),
+        trace="BUD-2-no-victim.jsonl",
+        cause=overtaken_for_want_of_blocks,
+        lasts=True,
+    ),
+)
+def decodes_are_not_starved(step: Step) -> Outcome:
+    """No decode is left out, for want of tokens, of a pass in which a prefill gets tokens."""
+    plan = planned(step)
+    if plan is None:
+        return VACUOUS
+    decoding = {r.id for r in step.before.running if not r.prefilling}
+    decoding -= {e.id for e in step.events if isinstance(e, Preempted)}
+    prefills = [e for e in plan if e.admitted or e.was_prefilling]
+    want = {Reason.NO_TOKENS, Reason.PREFILL}
+    left = [
+        e.id
+        for e in step.events
+        if isinstance(e, Skipped) and e.reason in want and e.id in decoding
+    ]
+    if prefills and left:
+        return Fall(f"{left} decode and get nothing, {[e.id for e in prefills]} prefill")
+    return verdict(bool(prefills) and bool(decoding), None)
+
+
+@folded_property("TOK-1")
+def everybody_gets_its_due(fold: Folded) -> Outcome:
+    """Who is scheduled gets exactly the tokens that are due to it: what is left of its text and its
+    drafts, under the threshold, the tokens left and max_model_len; an admission what its hits
+    leave, padded where the batch is uniform. Of its drafts those are used that these tokens
+    reach."""
+    step, joined, asked = fold.step, set[str](), False
+    for m in fold.moments:
+        match m.event:
+            case Admitted(id):
+                joined.add(id)
+            case Preempted(id):
+                joined.discard(id)
+            case Scheduled(id, tokens, drafts):
+                r, asked = m.find(id), True
+                if r is None:
+                    continue
+                new = id in joined
+                due = due_admitted(step, m, r, r.computed) if new else due_running(step, m, r)
+                if isinstance(due, Reason):
+                    return Fall(f"{id} is admitted, and {due.name} is true")
+                if (tokens, drafts) != (due.tokens, due.drafts):
+                    return Fall(f"{id} gets {tokens} tokens, {drafts} of them drafts, not {due}")
+    return verdict(asked, None)
+
+
+# --- who is admitted, and who gets nothing -------------------------------------------------
+
+
+@folded_property("ADM-1")
+def admissions_are_in_turn(fold: Folded) -> Outcome:
+    """Who is admitted is the head of the waiting queue, or, where policy passes refused ones over,
+    the first that was not; it finds room; and admissions are not shut: by a preemption in the
+    pass where policy says so, by a static batch, for want of tokens or seats."""
+    step, admitted = fold.step, False
+    skips = step.machine.policy.head_of_line is HeadOfLine.SKIP
+    for m in fold.moments:
+        if not isinstance(m.event, Admitted):
+            continue
+        admitted = True
+        places = [w.id for w in m.waiting]
+        ahead = places[: places.index(m.event.id)]
+        if m.event.id in m.passed or any(not skips or w not in m.passed for w in ahead):
+            return Fall(f"{m.event.id} is admitted out of its turn: {places} wait")
+        why = shut(step, m)
+        if why:
+            return Fall(f"{m.event.id} is admitted, and admissions are shut: {_names(why)}")
+        refused = refusal(step, m, m.waiting[len(ahead)])
+        if refused is not None:
+            return Fall(f"{m.event.id} is admitted, and {refused.name} is true")
+    return verdict(admitted, None)
+
+
+def _names(reasons: frozenset[Reason]) -> str:
+    return ", ".join(sorted(reason.name for reason in reasons))
+
+
+@folded_property("WRK-1")
+def waiting_has_a_reason(fold: Folded) -> Outcome:
+    """A pass that leaves somebody out who runs, or who waits and could have been asked, names the
+    reason, and the reason is true at that moment."""
+    step = fold.step
+    if not isinstance(step.action, Schedule):
+        return VACUOUS
+    told: dict[str, Reason] = {}
+    for m in fold.moments:
+        match m.event:
+            case Preempted(id):
+                told.pop(id, None)
+            case Skipped(id, reason):
+                r = m.find(id)
+                if r is None or not true_reason(step, m, r, reason):
+                    return Fall(f"{id} gets nothing, and {reason.name} is not true")
+                told[id] = reason
+    served = {e.id for e in planned(step) or ()}
+    out = [r.id for r in step.after.running if r.id not in served] + _asked(fold, told)
+    silent = [request_id for request_id in out if request_id not in told]
+    return verdict(bool(out), f"{silent} get nothing, and no reason is named" if silent else None)
+
+
+def _asked(fold: Folded, told: dict[str, Reason]) -> list[str]:
+    """Who waits and must have been asked: up to the first whose refusal ends admissions."""
+    victims = {e.id for e in fold.step.events if isinstance(e, Preempted)}
+    late = fold.step.machine.policy.step_mix is StepMix.PREFILL_FIRST
+    asked = []
+    for r in fold.step.after.waiting:
+        if late and r.id in victims:
+            continue  # it came back when admissions were over
+        asked.append(r.id)
+        if r.id not in told or ends_admissions(fold.step, told[r.id]):
+            break
+    return asked
+
+
+# --- blocks --------------------------------------------------------------------------------
+
+
+@folded_property("PRE-1")
+def victims_are_named_by_policy(fold: Folded) -> Outcome:
+    """In a pass a victim runs and is the one that policy names, and nobody is preempted while the
+    free blocks suffice for the request that it makes room for, be it itself."""
+    step, preempted = fold.step, False
+    for m in fold.moments:
+        if not isinstance(m.event, Preempted) or not isinstance(step.action, Schedule):
+            continue
+        preempted = True
+        problem = _wrong_victim(step, m, m.event.id)
+        if problem is not None:
+            return Fall(problem)
+    return verdict(preempted, None)
+
+
+def _wrong_victim(step: Step, m: Moment, victim: str) -> str | None:
+    named, turn = readings.gives_way(step.machine.policy, m.running), m.turn
+    if named != victim:
+        return f"{victim} is preempted, policy names {named or 'nobody'}"
+    if turn is None:
+        return f"{victim} is preempted, and it is nobody's turn"
+    if not blocks_lacking(step, m, turn):
+        return f"{victim} is preempted, and the free blocks {m.queue} suffice for {turn.id}"
+    return None
+
+
+@folded_property("DEM-1")
+def demand_is_what_is_taken(fold: Folded) -> Outcome:
+    """The demand predicted for a request is what leaves the free queue for it."""
+    step = fold.step
+    plan = planned(step)
+    if not plan:
+        return VACUOUS
+    config, policy = step.machine.config, step.machine.policy
+    for e in plan:
+        slots = min(e.start + len(e.tokens) + config.num_lookahead_tokens, config.max_model_len)
+        if e.admitted:
+            slots = readings.table_at_admission(config, policy, slots)
+        need = max(config.blocks_for(slots) - (len(e.table) - e.new_blocks), 0)
+        if need != e.new_blocks:
+            return Fall(f"{e.id} needs {need} blocks for {slots} slots and took {e.new_blocks}")
+    if any(isinstance(e, Preempted) for e in step.events):
+        return HELD
+    hits = [(m, m.event) for m in fold.moments if isinstance(m.event, Admitted)]
+    taken = sum(e.new_blocks for e in plan)
+    taken += sum(b in m.queue for m, event in hits for b in event.blocks[: m.hits])
+    lost = len(step.before.pool.free) - len(step.after.pool.free)
+    return verdict(
+        True,
+        f"{taken} blocks were asked for, {lost} left the free queue" if taken != lost else None,
+    )
