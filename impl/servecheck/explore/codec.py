@@ -27,6 +27,7 @@ from servespec.config import Config
 from servespec.plan import Plan, Planned, State
 from servespec.policy import Policy
 from servespec.pool import Block, Blocks, Index, Pool
+from servespec.properties import Renaming
 from servespec.request import Request, with_output
 
 NOBODY = ""
@@ -61,14 +62,21 @@ class Codec:
         Raises:
             ScopeError: a number does not fit into a byte.
         """
+        return self._walked(state).key()
+
+    def named(self, state: State) -> tuple[bytes, Renaming]:
+        """The key of a state, and the names of everything in its representative."""
+        walk = self._walked(state)
+        ids = dict(zip((r.id for r in state.live), self.names.ids, strict=False))
+        spaces = self.names.namespaces
+        namespaces = {n: spaces[i] for n, i in walk.namespaces.items() if n != spaces[i]}
+        tokens = {t: number for t, number in walk.tokens.items() if t != number}
+        return walk.key(), Renaming(walk.blocks, ids, tokens, namespaces)
+
+    def _walked(self, state: State) -> _Writer:
         walk = _Writer(self.policy.first_block, self.names)
         walk.state(state)
-        try:
-            return bytes((len(walk.links) >> 8, len(walk.links) & 255, *walk.links, *walk.out))
-        except ValueError as error:
-            raise ScopeError(
-                "a number of this scope does not lie in 0 to 255", "search a smaller scope"
-            ) from error
+        return walk
 
     def state(self, key: bytes) -> State:
         """The representative of a key."""
@@ -84,17 +92,25 @@ class _Writer:
     names: Names
     out: list[int] = field(factory=list)
     links: list[int] = field(factory=list)
-    _blocks: dict[int, int] = field(factory=dict)
-    _tokens: dict[Token, int] = field(factory=dict)
-    _namespaces: dict[Namespace, int] = field(factory=dict)
+    blocks: dict[int, int] = field(factory=dict)
+    tokens: dict[Token, int] = field(factory=dict)
+    namespaces: dict[Namespace, int] = field(factory=dict)
     _chains: dict[Chain | None, int] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         for block in range(self.first_block):
-            self._blocks[block] = block
+            self.blocks[block] = block
         self._chains[None] = 0
         if not self.names.any_namespace:
-            self._namespaces.update((n, i) for i, n in enumerate(self.names.namespaces))
+            self.namespaces.update((n, i) for i, n in enumerate(self.names.namespaces))
+
+    def key(self) -> bytes:
+        try:
+            return bytes((len(self.links) >> 8, len(self.links) & 255, *self.links, *self.out))
+        except ValueError as error:
+            raise ScopeError(
+                "a number of this scope does not lie in 0 to 255", "search a smaller scope"
+            ) from error
 
     def state(self, state: State) -> None:
         pool, place = state.pool, {r.id: i for i, r in enumerate(state.live, 1)}
@@ -112,7 +128,7 @@ class _Writer:
         # What stands nowhere has leaked: it is told too, or a search would not see it.
         for block in range(len(pool.blocks)):
             self._block(block)
-        for block in self._blocks:
+        for block in self.blocks:
             self._content(pool.blocks[block])
         copies = sorted((self._chain(key), held) for key, held in pool.index.copies.items())
         self.out.append(len(copies))
@@ -145,7 +161,7 @@ class _Writer:
         self.out += [self._block(block) for block in table]
 
     def _block(self, block: int) -> int:
-        return self._blocks.setdefault(block, len(self._blocks))
+        return self.blocks.setdefault(block, len(self.blocks))
 
     def _text(self, text: Tokens) -> None:
         self.out.append(len(text))
@@ -155,10 +171,10 @@ class _Writer:
         """Padding is 0, a token one more than its number."""
         if token < 0 or not self.names.any_token:
             return token + 1
-        return self._tokens.setdefault(token, len(self._tokens)) + 1
+        return self.tokens.setdefault(token, len(self.tokens)) + 1
 
     def _namespace(self, namespace: Namespace) -> int:
-        return self._namespaces.setdefault(namespace, len(self._namespaces))
+        return self.namespaces.setdefault(namespace, len(self.namespaces))
 
     def _chain(self, chain: Chain | None) -> int:
         number = self._chains.get(chain)

@@ -130,6 +130,8 @@ class Axis:
     """Kinds that only the standard size has."""
     tokens: tuple[int, ...] = (0,)
     resets: tuple[bool, ...] = ()
+    aborts: bool = True
+    """In the tiny size; larger ones always have them."""
 
 
 AXES = {
@@ -155,17 +157,21 @@ AXES = {
     "drafts": Axis(
         "one draft a step, right and wrong",
         VLLM_0_33,
-        (kind("00", 3),),
-        evolve(SIZES, num_speculative_tokens=1),
-        more=(kind("000", 2),),
+        (kind("00", 3), kind("0000", 1)),
+        evolve(
+            SIZES,
+            max_num_batched_tokens=4,
+            long_prefill_token_threshold=2,
+            num_speculative_tokens=1,
+        ),
         tokens=(0, 1),
     ),
     "priority": Axis(
         "victims by priority, scheduled ones among them",
         prioritised(VLLM_0_33),
-        (kind("00", 2, PUBLIC, 0), kind("00", 3, PUBLIC, 1)),
-        evolve(SIZES, max_num_seqs=3),
-        more=(kind("01", 2, PUBLIC, 1),),
+        (kind("0", 2, PUBLIC, 0), kind("0000000", 1, PUBLIC, 1)),
+        Config(9, 1, 8, 3, 2, long_prefill_token_threshold=2),
+        aborts=False,
     ),
     "after-step": Axis(
         "blocks are published when they are written, and steps are discarded",
@@ -217,7 +223,12 @@ def serving(preset: str, axis: str) -> ServingScope:
     arriving = what.kinds + (what.more if size.more else ())
     live = max(size.live, what.config.max_num_seqs)
     system = Serving(
-        Machine(config, what.policy), arriving, live, tokens=what.tokens, resets=what.resets
+        Machine(config, what.policy),
+        arriving,
+        live,
+        tokens=what.tokens,
+        aborts=what.aborts or preset != "tiny",
+        resets=what.resets,
     )
     name = f"serving-{preset}/{axis}"
     return ServingScope(name, what.about, system, COUNTS.get(name))

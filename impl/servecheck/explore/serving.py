@@ -17,6 +17,7 @@ from servespec.actions import Abort, Action, Discard, ResetCache, Schedule, Subm
 from servespec.chain import Tokens
 from servespec.machine import Machine, Transition
 from servespec.plan import State
+from servespec.properties import Renaming
 
 IDS = tuple("abcdefghijklmnopqrstuvwxyz")
 
@@ -71,6 +72,10 @@ class Serving:
 
     def canonical(self, state: State) -> bytes:
         return self._codec.key(state)
+
+    def named(self, state: State) -> tuple[bytes, Renaming]:
+        """The key of a state, and the names of everything in its representative."""
+        return self._codec.named(state)
 
     def restore(self, key: bytes) -> State:
         return self._codec.state(key)

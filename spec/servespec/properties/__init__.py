@@ -11,6 +11,7 @@ from servespec.properties.base import (
     Monitor,
     Outcome,
     Property,
+    Renaming,
     Step,
     step_of,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "Monitor",
     "Outcome",
     "Property",
+    "Renaming",
     "Step",
     "content",
     "history",

@@ -18,13 +18,14 @@ falls, and says what is malformed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cached_property
 from typing import Protocol
 
 from attrs import frozen
 
+from servespec.chain import Namespace, Token, Tokens
 from servespec.config import Config
 from servespec.events import Event
 from servespec.machine import Action, Machine, Transition
@@ -78,11 +79,34 @@ def step_of(machine: Machine, before: State, action: Action, moved: Transition) 
     return Step(machine, before, action, moved.state, moved.events)
 
 
+@frozen
+class Renaming:
+    """Other names for all that has one in a state."""
+
+    blocks: Mapping[int, int]
+    ids: Mapping[str, str]
+    tokens: Mapping[Token, Token]
+    """Only those that get another one."""
+    namespaces: Mapping[Namespace, Namespace]
+    """Only those that get another one."""
+
+    def table(self, table: Blocks) -> Blocks:
+        return tuple(self.blocks[b] for b in table)
+
+    def text(self, text: Tokens) -> Tokens:
+        return tuple(self.tokens.get(t, t) for t in text) if self.tokens else text
+
+
 class Monitor(Protocol):
     """A property under way."""
 
     def after(self, step: Step) -> tuple[Monitor, Outcome]:
         """The monitor as it goes on, and its answer to this step."""
+        ...
+
+    def renamed(self, names: Renaming) -> Monitor:
+        """The monitor as it would stand, had blocks and requests these names all along: a state and
+        its monitors have one set of names (EQV-1)."""
         ...
 
 
@@ -131,6 +155,9 @@ class _Memoryless:
         problem = step.problem
         return self, self.check(step) if problem is None else Fall(problem)
 
+    def renamed(self, names: Renaming) -> Monitor:
+        return self
+
 
 @frozen
 class _OfState:
@@ -139,6 +166,9 @@ class _OfState:
     def after(self, step: Step) -> tuple[Monitor, Outcome]:
         problem = step.problem
         return self, self.check(step.machine, step.after) if problem is None else Fall(problem)
+
+    def renamed(self, names: Renaming) -> Monitor:
+        return self
 
 
 StateCheck = Callable[[Machine, State], Outcome]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from servespec.events import Admitted, BlockRemoved, Finished, Preempted
 from servespec.machine import Complete, Discard, Machine, Schedule
@@ -13,6 +13,7 @@ from servespec.properties.base import (
     Fall,
     Monitor,
     Outcome,
+    Renaming,
     Step,
     monitor_property,
     verdict,
@@ -48,6 +49,9 @@ class _Ages:
         known = frozenset[int]().union(*survived)
         groups = tuple(g for g in (*survived, now - known) if g)
         return _Ages(groups), verdict(bool(evicted), problem)
+
+    def renamed(self, names: Renaming) -> Monitor:
+        return _Ages(tuple(frozenset(names.blocks[b] for b in group) for group in self.groups))
 
 
 @monitor_property("LRU-1h")
@@ -97,6 +101,23 @@ class _Worker:
         if problem is None and mine != theirs:
             problem = f"the worker has {mine}, the scheduler {theirs}"
         return _Worker(tuple(rows.values()), tuple(plans)), verdict(bool(mine), problem)
+
+    def renamed(self, names: Renaming) -> Monitor:
+        rows = tuple(_Row(names.ids[r.id], names.table(r.table), r.computed) for r in self.rows)
+        plans = (tuple(_renamed(entry, names) for entry in plan) for plan in self.plans)
+        return _Worker(rows, tuple(plans))
+
+
+def _renamed(entry: Planned, names: Renaming) -> Planned:
+    """Who has left the state has no name any more."""
+    return evolve(
+        entry,
+        id=names.ids.get(entry.id, ""),
+        namespace=names.namespaces.get(entry.namespace, entry.namespace),
+        tokens=names.text(entry.tokens),
+        drafts=names.text(entry.drafts),
+        table=names.table(entry.table),
+    )
 
 
 def _told(rows: dict[str, _Row], entry: Planned) -> str | None:

@@ -1,0 +1,155 @@
+"""Every property on every state and every transition of a serving system.
+
+Theory of operation. A monitor has a memory, so what is searched is the *product*: a node is a
+state, the memories of the monitors, and which lasting causes of known falls have not happened yet.
+All three take the names of the representative. Properties of states are asked once of each node,
+those of transitions of each transition; monitors answer as the product moves.
+
+A fall that the registry knows of, after what it says brings it about, is counted apart: its label
+is `Label(id, known=True)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from attrs import field, frozen
+
+from servecheck.explore.search import Seen
+from servecheck.explore.serving import Serving
+from servecheck.explore.system import Moved
+from servecheck.marks import marks_of
+from servespec.actions import Abort, Action
+from servespec.plan import State
+from servespec.properties import PROPERTIES, VACUOUS, Fall, Kind, Monitor, Property, Step
+
+KNOWN = " as known"
+"""Behind the id of a property: it falls where the registry says so."""
+MARK = "mark "
+"""Before the name of a mark, among what is counted."""
+
+NOTHING = Abort("")
+"""A step that a state can be asked in: nobody is called so, and nothing happens."""
+
+Cause = Callable[[Step], bool]
+
+
+@frozen
+class Node:
+    """A state of the product."""
+
+    state: State
+    memory: tuple[Monitor, ...] = ()
+    awaited: tuple[int, ...] = ()
+    """Numbers of the lasting causes that have not happened yet."""
+
+
+Key = tuple[bytes, tuple[Monitor, ...], tuple[int, ...]]
+
+
+@frozen
+class NodeMoved:
+    state: Node
+    step: Step
+    seen: Seen
+    """What the monitors said."""
+
+
+@frozen
+class Asking:
+    """A serving system with properties: the system that is searched, and the eye that looks on."""
+
+    base: Serving
+    properties: tuple[Property, ...] = tuple(PROPERTIES.values())
+    marks: bool = False
+    """Count the situations that are reached, too."""
+    _causes: tuple[Cause, ...] = field(init=False, eq=False, repr=False)
+    _of: dict[Kind, tuple[tuple[Property, Monitor], ...]] = field(init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        machine, initial = self.base.machine, self.base.initial()
+        possible = (f for p in self.properties for f in p.possible(machine.config, machine.policy))
+        lasting = dict.fromkeys(f.cause for f in possible if f.lasts)
+        object.__setattr__(self, "_causes", tuple(lasting))
+        of = {
+            kind: tuple((p, p.start(machine, initial)) for p in self.properties if p.kind is kind)
+            for kind in Kind
+        }
+        object.__setattr__(self, "_of", of)
+
+    # --- the product ---
+
+    def initial(self) -> Node:
+        memory = tuple(monitor for _, monitor in self._of[Kind.M])
+        return Node(self.base.initial(), memory, tuple(range(len(self._causes))))
+
+    def enabled(self, node: Node) -> Iterable[Action]:
+        return self.base.enabled(node.state)
+
+    def apply(self, node: Node, action: Action) -> NodeMoved:
+        moved = self.base.apply(node.state, action)
+        step = Step(self.base.machine, node.state, action, moved.state, moved.events)
+        awaited = node.awaited
+        if awaited:
+            awaited = tuple(i for i in awaited if not self._causes[i](step))
+        goes_on: list[Monitor] = []
+        falls: list[tuple[str, str]] = []
+        counts: list[str] = []
+        for (p, _), monitor in zip(self._of[Kind.M], node.memory, strict=True):
+            after, outcome = monitor.after(step)
+            goes_on.append(after)
+            self._note(p, outcome, awaited, step, falls, counts)
+        after_ = Node(moved.state, tuple(goes_on), awaited)
+        return NodeMoved(after_, step, Seen(tuple(falls), tuple(counts)))
+
+    def canonical(self, node: Node) -> Key:
+        if not node.memory:
+            return self.base.canonical(node.state), (), node.awaited
+        key, names = self.base.named(node.state)
+        return key, tuple(monitor.renamed(names) for monitor in node.memory), node.awaited
+
+    def restore(self, key: Key) -> Node:
+        return Node(self.base.restore(key[0]), key[1], key[2])
+
+    # --- the eye ---
+
+    def state(self, node: Node) -> Seen:
+        here = Step(self.base.machine, node.state, NOTHING, node.state, ())
+        return self._asked(Kind.S, node.awaited, here)
+
+    def step(self, before: Node, action: Action, moved: Moved[object]) -> Seen:
+        if not isinstance(moved, NodeMoved):
+            return Seen()
+        seen = self._asked(Kind.T, moved.state.awaited, moved.step)
+        marks = tuple(MARK + m.name for m in marks_of(moved.step)) if self.marks else ()
+        return Seen(seen.falls + moved.seen.falls, seen.counts + moved.seen.counts + marks)
+
+    def _asked(self, kind: Kind, awaited: Sequence[int], step: Step) -> Seen:
+        falls: list[tuple[str, str]] = []
+        counts: list[str] = []
+        for p, monitor in self._of[kind]:
+            self._note(p, monitor.after(step)[1], awaited, step, falls, counts)
+        return Seen(tuple(falls), tuple(counts))
+
+    def _note(
+        self,
+        p: Property,
+        outcome: object,
+        awaited: Sequence[int],
+        step: Step,
+        falls: list[tuple[str, str]],
+        counts: list[str],
+    ) -> None:
+        if outcome is VACUOUS:
+            return
+        counts.append(p.id)
+        if isinstance(outcome, Fall):
+            known = step.problem is None and self._caused(p, awaited, step)
+            falls.append((p.id + KNOWN if known else p.id, outcome.what))
+
+    def _caused(self, p: Property, awaited: Sequence[int], step: Step) -> bool:
+        machine = self.base.machine
+        return any(
+            self._causes.index(f.cause) not in awaited if f.lasts else f.cause(step)
+            for f in p.possible(machine.config, machine.policy)
+        )
