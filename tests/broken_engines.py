@@ -28,6 +28,7 @@ from servecheck.engines.protocol import (
     Unsupported,
     Verb,
 )
+from servecheck.engines.whole import FastWhole, MakeWhole
 from servespec.chain import PUBLIC, Namespace, Tokens
 from servespec.config import Config
 from servespec.events import Reason
@@ -211,6 +212,11 @@ FAULTS: tuple[type[FastLoop], ...] = (
     SaltOnce,
     ToTheTail,
 )
+
+
+def whole(fault: type[FastLoop]) -> MakeWhole:
+    """Makes engines with a fault that are driven by actions, as `servecheck.engines.whole`."""
+    return lambda machine: FastWhole(machine, fault(machine.config, machine.policy).engine)
 
 
 # --- engines that cannot be checked ----------------------------------------------------------

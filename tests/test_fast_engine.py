@@ -27,8 +27,11 @@ from servespec.policy import VLLM_0_33
 from servespec.properties import Step, step_of
 from servespec.properties.reports import without_ghosts
 from tests import recordings
+from tests.test_recordings import SIZES
 
-WHOLE = ["toy_edges", "toy_giveback", "spec_tight", "spec_prio", "spec_abort", "toy_reset"]
+LARGE = {"conv", "nochunk"}
+"""Recordings with hundreds of blocks: comparing every state of two engines takes seconds. The
+engine alone does run along them, in tests/test_recordings.py."""
 
 
 def test_ref_1_and_ref_2_along_random_programs() -> None:
@@ -66,7 +69,7 @@ def test_the_adapters_follow(engine: type[FastLoop] | type[FastCache]) -> None:
         Wanderer(seed, (), following=lambda machine: beside(engine, machine)).go(50)
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", sorted(SIZES.keys() - LARGE))
 def test_it_follows_the_recordings(name: str) -> None:
     recording = read_recording(recordings.prefix(name))
     machine = Machine(config_of(recording.config), policy_of(recording.config))
