@@ -1,22 +1,40 @@
-"""The document of the specification is made from its registers, and never stale."""
+"""What is made from the code and committed is never stale."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from servecheck.document import document, main, place, standing
+from servecheck.document import document, documents, main, standing
 from servespec.policy import PROFILES, VLLM_0_33
 from servespec.properties import PROPERTIES
 from servespec.rules import RULES
 
 
-def test_spec_readme_is_true() -> None:
-    assert place().read_text(encoding="utf-8") == document(), "run `make docs`"
+@pytest.mark.parametrize("there", documents(), ids=lambda there: there.name)
+def test_what_is_committed_is_true(there: Path) -> None:
+    assert there.read_text(encoding="utf-8") == documents()[there], "run `make docs`"
 
 
 def test_the_check_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--check"]) == 0
-    assert capsys.readouterr().out == "spec/README.md is true\n"
+    assert capsys.readouterr().out == ("spec/README.md is true\ntraces/trace.schema.json is true\n")
+
+
+def test_the_check_names_what_is_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = tmp_path / "traces" / "trace.schema.json"
+    monkeypatch.setattr("servecheck.document.documents", lambda: {there: "{}"})
+    assert main(["--check"]) == 1
+    there.parent.mkdir()
+    there.write_text("[]", encoding="utf-8")
+    assert main(["--check"]) == 1
+    said = "traces/trace.schema.json is stale: run `make docs`\n"
+    assert capsys.readouterr().out == said * 2
+    assert main([]) == 0
+    assert main(["--check"]) == 0
 
 
 def test_every_recorded_rule_has_its_place() -> None:

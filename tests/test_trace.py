@@ -342,9 +342,8 @@ MENDED = "mend it, or record the run again"
 GONE = "there is no such field; take it out"
 ADDED = "missing; add it, or record the run again"
 NUMBERED = "put the lines in order, none missing"
-NO_BLOCKS = "0 is no whole number ≥ 1; set another num_blocks"
+NO_BLOCKS = "expected a whole number ≥ 1, found 0"
 NULL_BLOCK = "1 is the null block alone: nothing can be handed out; set another num_blocks"
-EMPTY = "the prompt is empty; give at least one token"
 
 
 @pytest.fixture
@@ -406,8 +405,21 @@ REFUSED = [
     (2, '"id":"a"', '"id":1', "field action.id: expected a string, found 1"),
     (2, "[1,2]", "[1,true]", f"field action.prompt[1]: {WHOLE} true"),
     (2, "[1,2]", "[1,2.5]", f"field action.prompt[1]: {WHOLE} 2.5"),
+    (2, "[1,2]", "[1,-2]", "field action.prompt[1]: expected a whole number ≥ 0, found -2"),
+    (
+        2,
+        '"max_tokens":2',
+        '"max_tokens":0',
+        "field action.max_tokens: expected a whole number ≥ 1, found 0",
+    ),
+    (
+        3,
+        '"new_blocks":[1]',
+        '"new_blocks":[-1]',
+        "field events[1].new_blocks[0]: expected a whole number ≥ 0, found -1",
+    ),
     (2, "[1,2]", "{}", "field action.prompt: expected a list, found {}"),
-    (2, "[1,2]", "[]", f"field action: request 'a': {EMPTY}"),
+    (2, "[1,2]", "[]", "field action.prompt: expected a list of at least 1, found []"),
     (2, "[1,2]", "[1,NaN]", "not JSON from column 55 on"),
     (
         2,

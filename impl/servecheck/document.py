@@ -1,9 +1,9 @@
-"""`spec/README.md`, made from the registers: the rules, the properties, where they fall.
+"""What is made from the code and committed: `spec/README.md`, and the JSON Schema of traces.
 
 Nothing about a rule or a property is written twice. The statement of a rule is the docstring of
 the function that is the rule; the statement of a property, that of its check; whether a property
 holds under a profile follows from the conditions under which the registry says that it falls.
-`python -m servecheck.document` writes the file, `--check` only says whether it is stale.
+`python -m servecheck.document` writes the files, `--check` only says which are stale.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 import servespec
+from servecheck.trace.schema import schema_text
 from servespec.config import Config
 from servespec.policy import PROFILES, Policy, prioritised
 from servespec.properties import PROPERTIES, Falls, Property
@@ -154,7 +155,7 @@ def _cell(text: str) -> str:
 
 
 def document() -> str:
-    """The whole file."""
+    """The whole of spec/README.md."""
     return INTRODUCTION.format(
         modules="\n".join(modules()),
         rules="\n".join(rule_rows()),
@@ -165,21 +166,29 @@ def document() -> str:
     )
 
 
-def place() -> Path:
-    """Where the file stands in a checkout."""
-    return Path(servespec.__file__).resolve().parents[1] / "README.md"
+def documents() -> dict[Path, str]:
+    """Every file that is made, by where it stands in a checkout."""
+    spec = Path(servespec.__file__).resolve().parents[1]
+    return {
+        spec / "README.md": document(),
+        spec.parent / "traces" / "trace.schema.json": schema_text(),
+    }
 
 
 def main(arguments: list[str]) -> int:
-    """Write the file; or, with `--check`, say whether it is stale."""
-    made, there = document(), place()
-    if arguments == ["--check"]:
-        stale = not there.exists() or there.read_text(encoding="utf-8") != made
-        print("spec/README.md is stale: run `make docs`" if stale else "spec/README.md is true")
-        return int(stale)
-    there.write_text(made, encoding="utf-8")
-    print(f"wrote {there}")
-    return 0
+    """Write the files; or, with `--check`, say which are stale."""
+    stale = 0
+    for there, made in documents().items():
+        name = f"{there.parent.name}/{there.name}"
+        if arguments != ["--check"]:
+            there.write_text(made, encoding="utf-8")
+            print(f"wrote {there}")
+        elif there.exists() and there.read_text(encoding="utf-8") == made:
+            print(f"{name} is true")
+        else:
+            stale = 1
+            print(f"{name} is stale: run `make docs`")
+    return stale
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from servecheck.cli.options import Json
-from servecheck.cli.terminal import BadInput, Exit, Part, complain, escaped, say, say_json
+from servecheck.cli.options import Command, Deviations, Engine, Json, Level
+from servecheck.cli.terminal import BadInput, Exit, Part, brief, complain, escaped, say, say_json
 from servecheck.cli.terminal import progress as bar
 
 if TYPE_CHECKING:
@@ -53,18 +53,9 @@ def command(
         typer.Option(metavar="NAME", help="One policy, such as VLLM_0_33, instead of all kinds."),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Moves in one run.")] = 40,
-    engine: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Check this: fast, vllm, or module:factory."),
-    ] = None,
-    process: Annotated[
-        str | None,
-        typer.Option("--command", metavar="COMMAND", help="Check a process of spec/PROTOCOL.md."),
-    ] = None,
-    level: Annotated[
-        str | None,
-        typer.Option(metavar="LEVEL", help="Compare at pool, steps or state."),
-    ] = None,
+    engine: Engine = None,
+    process: Command = None,
+    level: Level = None,
     spec_only: Annotated[
         bool, typer.Option("--spec-only", help="Check the specification alone.")
     ] = False,
@@ -72,10 +63,7 @@ def command(
         Path | None,
         typer.Option(metavar="FILE", help="Do not search: run the program of this trace."),
     ] = None,
-    deviations: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Known deviations, instead of those that come along."),
-    ] = None,
+    deviations: Deviations = None,
     as_json: Json = False,
 ) -> int:
     """Search for a program on which a property falls, or an engine and the specification part.
@@ -95,7 +83,7 @@ def command(
         raise BadInput("--spec-only leaves every engine out; drop it, or the engine")
     if not isfinite(seconds):
         raise BadInput(f"--seconds {seconds} never ends; give a number")
-    known = () if spec_only else _deviations(deviations)
+    known = () if spec_only else read_register(deviations)
     subjects = nullcontext() if spec_only else subject_of(engine, process, level, known)
     again = _again(engine, process, level, spec_only)
     with subjects as subject:
@@ -124,7 +112,8 @@ def command(
     return Exit.HOLDS if found.verdict is Verdict.HOLDS else Exit.FALLS
 
 
-def _deviations(file: Path | None) -> tuple[Deviation, ...]:
+def read_register(file: Path | None) -> tuple[Deviation, ...]:
+    """The known deviations in a file, or those that come along."""
     from servecheck.lockstep.deviations import REGISTER, DeviationError, read_deviations
 
     try:
@@ -174,25 +163,11 @@ Line = str | tuple[Part, ...]
 def lines(found: Summary) -> Iterator[Line]:
     """The report, a line at a time."""
     verdict = found.verdict.value
-    yield (verdict, STYLES.get(verdict, UNSURE)), f": {_why(found)}"
+    yield (verdict, STYLES.get(verdict, UNSURE)), f": {why(found)}"
     yield f"{found.budget}, {found.speed:,.0f} steps/s, seed {found.seed}"
     if found.seen is not None:
-        yield from wrap(_engine(found.seen), WIDTH, subsequent_indent="  ")
-    told = found.notes
-    if found.report is not None:
-        told += found.report.lines
-    elif found.fall is not None:
-        told += found.fall.lines
-    if told:
-        yield ""
-    for line in told:
-        if line.startswith("replay "):
-            yield line  # whole, to be copied
-            continue
-        folded = wrap(line, WIDTH, subsequent_indent=" " * 11, drop_whitespace=False)
-        yield from map(str.rstrip, folded)
-    if found.trace is not None:
-        yield f"written    {found.trace}"
+        yield from wrap(engine_line(found.seen), WIDTH, subsequent_indent="  ")
+    yield from evidence(found)
     checked = {name: count for name, count in found.checked.items() if count}
     yield from _table("properties, how often their antecedent was true", checked)
     if found.vacuous:
@@ -211,14 +186,35 @@ def lines(found: Summary) -> Iterator[Line]:
         yield from _folded("not possible here", [mark.name.lower() for mark in found.excluded])
 
 
-def _why(found: Summary) -> str:
+def evidence(found: Summary) -> Iterator[str]:
+    """What speaks for a verdict other than that it holds: notes, the report, where it is written.
+    Names in a program come from whoever wrote it."""
+    told = found.notes
+    if found.report is not None:
+        told += found.report.lines
+    elif found.fall is not None:
+        told += found.fall.lines
+    if told:
+        yield ""
+    for line in told:
+        if line.startswith("replay "):
+            yield escaped(line)  # whole, to be copied
+            continue
+        folded = wrap(brief(line), WIDTH, subsequent_indent=" " * 11, drop_whitespace=False)
+        yield from map(str.rstrip, folded)
+    if found.trace is not None:
+        yield f"written    {escaped(str(found.trace))}"
+
+
+def why(found: Summary) -> str:
+    """The verdict in one clause."""
     match found.verdict.value:
         case "holds":
             return f"nothing fell in {found.elapsed:.0f} s"
         case "falls" if found.fall is not None:
             return f"{found.fall.property_id}, after {len(found.fall.actions)} actions"
         case "diverges" if found.fall is not None and found.seen is not None:
-            name = f"{found.seen.engine.name} {found.seen.engine.version}"
+            name = escaped(f"{found.seen.engine.name} {found.seen.engine.version}")
             return f"{name}, after {len(found.fall.actions)} actions"
         case "stale":
             return "the register of known deviations is out of date"
@@ -226,17 +222,19 @@ def _why(found: Summary) -> str:
             return "the engine does not do the same twice"
         case "undetermined" if found.fall is not None:
             return "the engine diverged, and could not be run again"
+        case "undetermined" if found.unable is not None:
+            return found.unable
         case "undetermined" if found.notes:
             return "the engine is gone, and had not diverged"
     ended = "interrupted" if found.interrupted else "ended"
     return f"{ended} after {found.elapsed:.1f} of {found.asked:g} s, and nothing fell"
 
 
-def _engine(seen: Seen) -> str:
+def engine_line(seen: Seen) -> str:
     """One line on the engine."""
     said = seen.engine
     refused = f", {seen.refused:,} worlds refused" if seen.refused else ""
-    return (
+    return escaped(
         f"engine {said.name} {said.version}, level {said.level.name.lower()}: "
         f"{seen.followed:,} actions in lockstep, {seen.compared:,} fields compared, "
         f"not seen: {', '.join(sorted(seen.unseen)) or 'nothing'}{refused}"
@@ -273,6 +271,20 @@ def _folded(label: str, names: Iterable[str]) -> Iterator[str]:
 # --- JSON ----------------------------------------------------------------------------------
 
 
+def engine_told(seen: Seen) -> dict[str, object]:
+    """What --json says of the engine."""
+    return {
+        "name": seen.engine.name,
+        "version": seen.engine.version,
+        "level": seen.engine.level.name.lower(),
+        "actions": seen.followed,
+        "fields": seen.compared,
+        "not_seen": dict(sorted(seen.unseen.items())),
+        "worlds_refused": seen.refused,
+        "known_deviations": dict(sorted(seen.known.items())),
+    }
+
+
 def _told(found: Summary) -> dict[str, object]:
     from servecheck.fuzz.tell import tell_config, tell_policy, tell_program
 
@@ -294,18 +306,8 @@ def _told(found: Summary) -> dict[str, object]:
         "never_checked": list(found.vacuous),
         "known_falls": dict(sorted(found.known.items())),
         "notes": list(found.notes),
-        "engine": None
-        if seen is None
-        else {
-            "name": seen.engine.name,
-            "version": seen.engine.version,
-            "level": seen.engine.level.name.lower(),
-            "actions": seen.followed,
-            "fields": seen.compared,
-            "not_seen": dict(sorted(seen.unseen.items())),
-            "worlds_refused": seen.refused,
-            "known_deviations": dict(sorted(seen.known.items())),
-        },
+        "engine": None if seen is None else engine_told(seen),
+        "unable": found.unable,
         "report": None if found.report is None else list(found.report.lines),
         "trace": None if found.trace is None else str(found.trace),
         "fall": None

@@ -29,6 +29,9 @@ Part = str | tuple[str, str]
 PATIENCE = 0.5
 """Seconds of work after which progress is shown."""
 
+MOST = 1000
+"""Characters of a text that is shown in brief."""
+
 
 class Exit(IntEnum):
     """How a command ended."""
@@ -59,6 +62,12 @@ class OutputError(Exception):
 def escaped(text: str) -> str:
     """`text` on one line, with all that does not print (controls, bidi marks) written out."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def brief(text: str) -> str:
+    """`text` escaped, and cut where it is long: who names a request may do so at any length."""
+    shown = escaped(text[: MOST + 1])
+    return shown if len(shown) <= MOST else f"{shown[: MOST - 1]}…"
 
 
 def say(*parts: Part) -> None:

@@ -51,7 +51,7 @@ from servecheck.trace.model import Trace, TraceError
 from servecheck.trace.model import Verdict as Recorded
 from servecheck.trace.write import record
 from servespec.actions import Action
-from servespec.errors import ConfigError, SpecError
+from servespec.errors import ActionDisabled, ConfigError, SpecError
 from servespec.machine import Machine
 from servespec.plan import State
 from servespec.policy import PROFILES, VLLM_0_33, Policy, prioritised
@@ -158,6 +158,8 @@ class Summary:
     """The program on which it fell, recorded."""
     notes: tuple[str, ...] = ()
     """Why it is undetermined, nondeterministic or stale, as far as there is more to say."""
+    unable: str | None = None
+    """Why the engine went no further, if it could not do what the program asks for."""
 
     @property
     def speed(self) -> float:
@@ -299,24 +301,33 @@ class _Campaign:
         )
 
     def summary(
-        self, interrupted: bool, gone: _Gone | None = None, shrinks: bool = True
+        self,
+        interrupted: bool,
+        gone: _Gone | None = None,
+        searched: bool = True,
+        unable: str | None = None,
     ) -> Summary:
+        """What came of it. A program that was only run again (not `searched`) is not shrunk, and
+        says nothing about the register; `unable` is why the engine went no further."""
         elapsed, tally, subject = self.clock() - self.begun, self.tally, self.subject
         fall = next(iter(tally.falls.values()), None)
         ended = _Ended(_verdict(fall, interrupted or gone is not None or tally.runs == 0))
         if fall is None and gone is not None:
             ended.notes = tuple(_last_known(gone, tally.last))
+        elif fall is None and unable is not None:
+            ended.verdict = Verdict.UNDETERMINED
         elif fall is None and ended.verdict is Verdict.HOLDS and subject and subject.capabilities:
             today = self.today or date.today()
             engine, met = subject.capabilities, subject.matched
-            ended.notes = tuple(complaints(subject.deviations, engine, met, today))
+            known = subject.deviations if searched else ()
+            ended.notes = tuple(complaints(known, engine, met, today))
             if ended.notes and subject.followed:
                 ended.verdict = Verdict.STALE
         elif fall is not None:
             if subject is not None and fall.property_id == LOCKSTEP:
-                self.judge(subject, fall, ended, shrinks and not interrupted)
+                self.judge(subject, fall, ended, searched and not interrupted)
             else:
-                ended.fall = shrunk(fall) if shrinks and not interrupted else fall
+                ended.fall = shrunk(fall) if searched and not interrupted else fall
                 self.tell_fall(ended.fall, ended)
         able = {mark for world in tally.worlds for mark in possible(*world)}
         silent = [mark for mark in Mark if not tally.marks[mark]]
@@ -341,6 +352,7 @@ class _Campaign:
             report=ended.report,
             trace=ended.trace,
             notes=ended.notes,
+            unable=unable,
         )
 
     # --- falls -------------------------------------------------------------------------------
@@ -538,25 +550,32 @@ def rerun(
     following: EngineFactory | Subject | None = None,
     again: str | None = None,
 ) -> Summary:
-    """The program of a trace once more, every property asked, with an engine beside it.
+    """The program of a trace once more, every property asked, with an engine beside it. It ends
+    undetermined at the first action that the engine says that it cannot do.
 
     Raises:
+        Unsupported: the engine cannot have these sizes and choices.
         EngineError: the engine cannot be made.
         ActionDisabled: the program is not legal.
     """
     subject = _subject(following)
     begun = monotonic()
     work = _Campaign(0.0, 0, 0, None, _silent, monotonic, begun, subject, again=again)
-    machine, gone = trace.machine, None
+    machine, gone, unable = trace.machine, None, None
     follower = None if subject is None else _Guarded(subject(machine))
     walk = Walk(machine, tuple(PROPERTIES.values()), follower=follower)
     try:
         for action in trace.actions:
+            if follower is not None and not follower.allows(machine, walk.state, action):
+                unable = f"the engine says that it cannot do action {len(walk.actions)}"
+                break
             walk.do(action)
     except PropertyFell as fall:
+        if isinstance(fall.__cause__, ActionDisabled):
+            raise fall.__cause__ from None
         work.tally.keep(fall)
     except _Gone as error:
         gone = error
     finally:
         work.tally.add(walk)
-    return work.summary(False, gone, shrinks=False)
+    return work.summary(False, gone, searched=False, unable=unable)

@@ -39,14 +39,22 @@ from servespec.machine import Machine
 from servespec.policy import Policy
 
 FORMAT: Literal["servecheck-trace"] = "servecheck-trace"
-VERSION = 1
+VERSION: Literal[1] = 1
 FIRST_LINE = 2
 """The line of the first action; the header is line 1."""
 
-Key = Annotated[str, "64 hex digits"]
+
+@frozen
+class Hex:
+    """So many hex digits, in small letters."""
+
+    digits: int
+
+
+Key = Annotated[str, Hex(64)]
 """Names the content of a full block."""
 
-Digest = Annotated[str, "16 hex digits"]
+Digest = Annotated[str, Hex(16)]
 """The first 64 bits of the SHA-256 of an observation as canonical JSON."""
 
 Blocks = tuple[int, ...]
@@ -87,7 +95,7 @@ class Header:
     """The machine that was moved, and who moved it."""
 
     format: Literal["servecheck-trace"]
-    version: int
+    version: Literal[1]
     engine: str
     """Who answered: `spec` is the specification itself."""
     profile: str | None
