@@ -88,7 +88,7 @@ def command(
     again = _again(engine, process, level, spec_only)
     with subjects as subject:
         if program is not None:
-            found = rerun(read_trace(program), subject, again)
+            found = rerun(read_trace(program), subject, f"{again} --program {program}")
         else:
             with _showing(seconds) as show:
                 found = campaign(
@@ -124,11 +124,15 @@ def read_register(file: Path | None) -> tuple[Deviation, ...]:
 
 def _again(engine: str | None, process: str | None, level: str | None, spec_only: bool) -> str:
     """The command, as far as it says which engine is checked."""
-    words = ["servecheck", "fuzz"]
-    options = (("--engine", engine), ("--command", process), ("--level", level))
-    for option, value in options:
-        words += [] if value is None else [option, value]
-    return shlex.join([*words, "--spec-only"] if spec_only else words)
+    alone = ["--spec-only"] if spec_only else []
+    return shlex.join(["servecheck", "fuzz", *engine_words(engine, process, level), *alone])
+
+
+def engine_words(engine: str | None, process: str | None, level: str | None) -> Iterator[str]:
+    """The options that say which engine is checked."""
+    for option, value in (("--engine", engine), ("--command", process), ("--level", level)):
+        if value is not None:
+            yield from (option, value)
 
 
 # --- progress ------------------------------------------------------------------------------

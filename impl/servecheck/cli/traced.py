@@ -123,7 +123,7 @@ def _running(words: Words) -> Iterator[Runs]:
         elif words.alone:
             yield lambda trace: _by_engine(subject, trace)
         else:
-            yield lambda trace: _beside(subject, trace)
+            yield lambda trace: _beside(subject, trace, words)
 
 
 # --- the specification ----------------------------------------------------------------------
@@ -251,6 +251,7 @@ def _sides(recorded: object, seen: object) -> tuple[object, object]:
 
 def _alone_lines(trace: Trace, found: Alone) -> Iterator[Said]:
     from servecheck.cli.differences import parts
+    from servecheck.engines.protocol import Level
     from servecheck.fuzz.tell import tell_action
 
     engine = "the engine" if found.engine is None else f"{found.engine.name} {found.engine.version}"
@@ -263,7 +264,8 @@ def _alone_lines(trace: Trace, found: Alone) -> Iterator[Said]:
         yield ("  ", ("undetermined", "bold yellow"), f": {brief(found.stopped)}")
     if not found.repeated:
         yield ("  ", ("nondeterministic", "bold yellow"), ": a second engine did not do the same")
-    if found.agreed < found.actions and (found.differences or found.stopped):
+    scheduled = found.engine is not None and found.engine.level >= Level.STEPS
+    if scheduled and found.agreed < found.actions:
         line = trace.lines[found.agreed]
         yield (f"  action {line.n}: {brief(tell_action(line.action))}",)
     for d in found.differences:
@@ -276,13 +278,18 @@ def _alone_lines(trace: Trace, found: Alone) -> Iterator[Said]:
 # --- both -----------------------------------------------------------------------------------
 
 
-def _beside(subject: Subject, trace: Trace) -> Outcome:
+def _beside(subject: Subject, trace: Trace, words: Words) -> Outcome:
+    import shlex
+
+    from servecheck.cli.fuzz import engine_words
     from servecheck.engines.protocol import Unsupported
     from servecheck.fuzz.campaign import rerun
 
     by_spec = _by_spec(trace)
+    engine = engine_words(words.engine, words.command, words.level)
+    again = shlex.join(["servecheck", "replay", *engine, str(trace.path)])
     try:
-        found = rerun(trace, subject)
+        found = rerun(trace, subject, again)
     except Unsupported as error:
         verdict, what = "undetermined", str(error)
         told: Told = {"verdict": verdict, "unable": what}

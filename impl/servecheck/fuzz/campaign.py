@@ -28,7 +28,7 @@ from enum import Enum
 from pathlib import Path
 from time import monotonic
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis import seed as seeded_with
 from hypothesis.errors import Flaky
@@ -551,7 +551,8 @@ def rerun(
     again: str | None = None,
 ) -> Summary:
     """The program of a trace once more, every property asked, with an engine beside it. It ends
-    undetermined at the first action that the engine says that it cannot do.
+    undetermined at the first action that the engine says that it cannot do. `again` is the command
+    that does the same.
 
     Raises:
         Unsupported: the engine cannot have these sizes and choices.
@@ -560,7 +561,7 @@ def rerun(
     """
     subject = _subject(following)
     begun = monotonic()
-    work = _Campaign(0.0, 0, 0, None, _silent, monotonic, begun, subject, again=again)
+    work = _Campaign(0.0, 0, 0, None, _silent, monotonic, begun, subject)
     machine, gone, unable = trace.machine, None, None
     follower = None if subject is None else _Guarded(subject(machine))
     walk = Walk(machine, tuple(PROPERTIES.values()), follower=follower)
@@ -578,4 +579,7 @@ def rerun(
         gone = error
     finally:
         work.tally.add(walk)
-    return work.summary(False, gone, searched=False, unable=unable)
+    found = work.summary(False, gone, searched=False, unable=unable)
+    if found.report is None:
+        return found
+    return evolve(found, report=evolve(found.report, replay=again))

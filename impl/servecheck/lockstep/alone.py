@@ -106,7 +106,8 @@ def _once(subject: Subject, trace: Trace) -> Alone:
     said = made.capabilities
     engine = made.engine if isinstance(made, EngineFollower) else None
     if said.level < Level.STEPS or not isinstance(engine, StepEngine):
-        what = f"level {said.level.name.lower()}: it does not schedule; go beside the specification"
+        level = said.level.name.lower()
+        what = f"at level {level} an engine does not schedule by itself: leave --alone out"
         return Alone(said, actions, 0, (), *counts, what)
     run = _Run(engine, comparison, said.level, Told())
     for done, line in enumerate(trace.lines):

@@ -85,7 +85,13 @@ def replay_trace(trace: Trace, watch: bool = True, make: MakeWhole = SpecWhole) 
         try:
             events = serving.apply(line.action)
         except ActionDisabled as error:
-            compared.stop(at, line, error)
+            compared.stop(at, line, str(error))
+            break
+        except Exception as error:
+            if make is SpecWhole:
+                raise
+            # An engine that raises does not do what was recorded.
+            compared.stop(at, line, f"{type(error).__name__}: {error}")
             break
         moved = Transition(serving.state, events)
         compared.see(at, line, moved)
@@ -128,10 +134,10 @@ class _Comparison:
             self.seeking = line.state is None
         self.differences += _in_state(at, line, seen)
 
-    def stop(self, at: int, line: Line, error: ActionDisabled) -> None:
-        """The run ends here: what runs does not offer the recorded action."""
+    def stop(self, at: int, line: Line, why: str) -> None:
+        """The run ends here: what runs does not offer the recorded action, or raises."""
         if not self.differences:
-            self.differences.append(Difference(at, line.n, "action", line.action, str(error)))
+            self.differences.append(Difference(at, line.n, "action", line.action, why))
 
 
 def _in_state(at: int, line: Line, seen: Observation) -> Iterator[Difference]:
