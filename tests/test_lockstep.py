@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from datetime import date
 from itertools import count
 from pathlib import Path
+from re import fullmatch
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -191,7 +192,9 @@ def test_the_program_is_written_and_falls_again(tmp_path: Path) -> None:
         failures=tmp_path / "failures",
         again="servecheck fuzz --engine x:y",
     )
-    assert found.trace == tmp_path / "failures" / "LOCKSTEP-fast.jsonl"
+    (kept,) = (tmp_path / "failures").iterdir()
+    assert found.trace == kept
+    assert fullmatch(r"LOCKSTEP-fast-[0-9a-f]{8}\.jsonl", kept.name)
     assert found.report is not None
     assert found.report.replay == f"servecheck fuzz --engine x:y --program {found.trace}"
     trace = read_trace(found.trace)

@@ -31,7 +31,7 @@ from servecheck.trace.read import read_trace
 from servecheck.trace.replay import replay_trace
 from servecheck.trace.shrink import falls, mend, shrink, shrink_world
 from servecheck.trace.simpler import size_of
-from servecheck.trace.write import TraceWriter, packages, record
+from servecheck.trace.write import TraceWriter, keep, packages, record
 from servespec.actions import Abort, Action, Complete, Discard, Output, ResetCache, Schedule, Submit
 from servespec.chain import PUBLIC, Namespace, chain
 from servespec.config import Config
@@ -327,6 +327,59 @@ def test_nothing_stands_behind_a_verdict(path: Path) -> None:
         with pytest.raises(TraceError, match=":3: the trace is finished"):
             writer.verdict(Verdict("holds"))
     assert read_trace(path).verdict == Verdict("undetermined", what="interrupted")
+
+
+# --- Failing runs kept ----------------------------------------------------------------------------
+
+FELL = Verdict("falls", "LOCKSTEP", "the engine differs")
+
+
+def test_two_programs_in_one_folder_are_two_files(tmp_path: Path) -> None:
+    one = keep(tmp_path, "LOCKSTEP-fast", TINY, STORY, FELL, seed=1)
+    other = keep(tmp_path, "LOCKSTEP-fast", TINY, STORY[:6], FELL, seed=2)
+    assert sorted(tmp_path.iterdir()) == sorted((one, other))
+    assert (read_trace(one).actions, read_trace(other).actions) == (STORY, STORY[:6])
+
+
+def test_the_last_run_on_which_a_program_falls_is_kept(tmp_path: Path) -> None:
+    one = keep(tmp_path, "LOCKSTEP-fast", TINY, STORY, FELL, seed=1)
+    assert keep(tmp_path, "LOCKSTEP-fast", TINY, STORY, FELL, seed=2) == one
+    assert list(tmp_path.iterdir()) == [one]
+    assert read_trace(one).header.seed == 2
+
+
+def test_searches_that_keep_at_once_do_not_mix(tmp_path: Path) -> None:
+    """Given four processes that keep two programs each, again and again; then there are two files,
+    and both are whole."""
+    program = f"""
+from pathlib import Path
+from tests.test_trace import FELL, STORY, TINY
+from servecheck.trace.write import keep
+for turn in range(30):
+    keep(Path({str(tmp_path)!r}), "LOCKSTEP-fast", TINY, STORY[:6 + 12 * (turn % 2)], FELL)
+"""
+    root = FALLS.parents[1]
+    paths = os.pathsep.join(map(str, (root, root / "spec", root / "impl")))
+    environment = {**os.environ, "PYTHONPATH": paths}
+    started = [subprocess.Popen([sys.executable, "-c", program], env=environment) for _ in range(4)]
+    assert [process.wait() for process in started] == [0] * 4
+    kept = sorted((read_trace(path).actions for path in tmp_path.iterdir()), key=len)
+    assert kept == [STORY[:6], STORY]
+
+
+def test_a_program_that_the_machine_does_not_do_is_kept_as_far_as_it_goes(tmp_path: Path) -> None:
+    path = keep(tmp_path, "APPLY-2-spec", TINY, (*STORY[:2], Schedule()), FELL)
+    trace = read_trace(path)
+    assert (trace.actions, trace.verdict) == (STORY[:2], None)
+
+
+def test_what_cannot_be_kept_leaves_nothing_behind(tmp_path: Path) -> None:
+    with small_disk(900), pytest.raises(TraceError) as caught:
+        keep(tmp_path, "LOCKSTEP-fast", TINY, STORY, FELL)
+    assert caught.value.file.parent == tmp_path
+    assert caught.value.file.name.startswith("LOCKSTEP-fast-")
+    assert "File too large" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
 
 
 # --- Read strictly --------------------------------------------------------------------------------

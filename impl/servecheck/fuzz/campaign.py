@@ -49,9 +49,9 @@ from servecheck.lockstep.twice import Twice, twice
 from servecheck.marks import Mark, possible
 from servecheck.trace.model import Trace, TraceError
 from servecheck.trace.model import Verdict as Recorded
-from servecheck.trace.write import record
+from servecheck.trace.write import keep
 from servespec.actions import Action
-from servespec.errors import ActionDisabled, ConfigError, SpecError
+from servespec.errors import ActionDisabled, ConfigError
 from servespec.machine import Machine
 from servespec.plan import State
 from servespec.policy import PROFILES, VLLM_0_33, Policy, prioritised
@@ -408,14 +408,12 @@ class _Campaign:
         """Write the program, if somebody asked for it. What was found is told in any case."""
         if self.failures is None:
             return
-        name = "".join(c if c.isalnum() or c in "-._" else "-" for c in engine)
-        path = self.failures / f"{fall.property_id}-{name}.jsonl"
+        name = "".join(c if c.isalnum() or c in "-._" else "-" for c in engine[:40])
         machine = Machine(fall.config, fall.policy)
         verdict = Recorded("falls", fall.property_id, fall.what)
+        name = f"{fall.property_id}-{name}"
         try:
-            with suppress(SpecError):
-                record(path, machine, fall.actions, verdict, seed=self.seed)
-            ended.trace = path
+            ended.trace = keep(self.failures, name, machine, fall.actions, verdict, seed=self.seed)
         except TraceError as error:
             ended.notes = (*ended.notes, f"the trace is not written: {error}")
 
