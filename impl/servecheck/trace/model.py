@@ -20,8 +20,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from attrs import define, frozen
+from attrs import frozen
 
+from servecheck.strict import FileError
 from servespec.actions import Action
 from servespec.config import Config
 from servespec.events import (
@@ -61,22 +62,8 @@ Blocks = tuple[int, ...]
 Tokens = tuple[int, ...]
 
 
-@define(eq=False)
-class TraceError(Exception):
-    """A trace that cannot be read or written. `str` gives one line: where, what, what to do."""
-
-    file: Path
-    line: int | None
-    """From 1; None where the complaint is about the file."""
-    field: str | None
-    """Path of the field inside the line, such as `events[0].key`."""
-    what: str
-    what_to_do: str
-
-    def __str__(self) -> str:
-        line = "" if self.line is None else f":{self.line}"
-        inside = "" if self.field is None else f", field {self.field}"
-        return f"{self.file}{line}{inside}: {self.what}; {self.what_to_do}"
+class TraceError(FileError):
+    """A trace that cannot be read or written."""
 
 
 # --- first line ----------------------------------------------------------------------------

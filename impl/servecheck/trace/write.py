@@ -15,14 +15,12 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from io import FileIO
 from os import getpid
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from attrs import define, evolve, field
 
@@ -57,7 +55,7 @@ def packages() -> Packages:
 
 
 @define
-class TraceWriter:
+class TraceWriter(AbstractContextManager["TraceWriter"]):
     """A trace under way. Making one begins the file anew.
 
     Raises:
@@ -120,15 +118,7 @@ class TraceWriter:
         self._over = True
         self._file.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _put(self, line: Header | Line | Verdict) -> None:
