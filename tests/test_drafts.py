@@ -20,7 +20,7 @@ from servespec.errors import ConfigError, SpecError
 from servespec.events import Admitted, Delivered, Event, Preempted, Reason, Scheduled
 from servespec.machine import Machine
 from servespec.plan import Planned
-from servespec.policy import PROFILES, VLLM_0_33, Policy, Publish
+from servespec.policy import PROFILES, VLLM_0_33, Policy, Publish, prioritised
 from servespec.request import Request
 from servespec.theory.drafts import NOTHING, FixedRate, Given, Model, NGram, Source
 from servespec.theory.speculation import expected_tokens
@@ -37,7 +37,12 @@ from servespec.theory.verification import (
 
 F = Fraction
 AFTER_STEP = evolve(VLLM_0_33, publish=Publish.AFTER_STEP)
-POLICIES = {**PROFILES, "published after the step": AFTER_STEP}
+POLICIES = {
+    **PROFILES,
+    "published after the step": AFTER_STEP,
+    "and by priority": prioritised(AFTER_STEP),
+}
+"""By priority and published at scheduling CON-1 falls, and outputs with it."""
 
 
 def sizes(gamma: int, blocks: int = 40, seats: int = 2, budget: int = 40) -> Config:
@@ -280,7 +285,8 @@ def worlds(draw: st.DrawFn) -> tuple[Server, list[Action]]:
     for name in "abc"[: draw(st.integers(1, 3))]:
         prompt = draw(st.lists(tokens, min_size=1, max_size=7))
         stop = draw(st.sampled_from([(), (), (1,)]))
-        script.append(Submit(name, tuple(prompt), draw(st.integers(1, 8)), stop=stop))
+        longest, priority = draw(st.integers(1, 8)), draw(st.integers(0, 1))
+        script.append(Submit(name, tuple(prompt), longest, priority=priority, stop=stop))
         script += draw(st.lists(st.sampled_from(others), max_size=3))
         sources[name] = draw(source)
     return Server(machine, mixed, sources), script

@@ -20,6 +20,8 @@ FORMATS = {".png": {"Software": None}, ".svg": {"Date": None}}
 """Endings, and what to leave out of the file so that it is the same each time."""
 BEYOND = 5
 """Drafts shown beyond the best γ and the γ asked for."""
+MOST_DOTS = 60
+"""Longer lines are drawn without a dot at each γ."""
 OTHERS = tuple(Fraction(tenths, 10) for tenths in (5, 6, 7, 8, 9))
 """Values of α drawn in grey beside the one asked for."""
 BLUE, ORANGE, GREY = "#1f4e9c", "#c2570c", "#9a9a9a"
@@ -55,57 +57,26 @@ def speculation_plot(alpha: Fraction, gamma: int, cost: Fraction, kind: str) -> 
         ) from None
     best = best_gamma(alpha, cost)
     last = min(max(gamma, best or 0, 6) + BEYOND, MOST_DRAFTS)
-    drafts = range(last + 1)
     figure = figures.Figure(figsize=(8, 5.6), layout="constrained")
     axes = figure.add_subplot()
-    others = [other for other in OTHERS if other != alpha]
-    ends: list[tuple[float, str]] = []
-    for other in others:
-        gains = [float(speedup(other, n, cost)) for n in drafts]
-        label = f"other α, c = {float(cost):g}" if other == others[0] else None
-        axes.plot(drafts, gains, color=GREY, linewidth=0.9, zorder=1, label=label)
-        ends.append((gains[-1], f"α = {float(other):g}"))
-    tokens = [float(expected_tokens(alpha, n)) for n in drafts]
-    gains = [float(speedup(alpha, n, cost)) for n in drafts]
-    if cost:
-        label = f"α = {float(alpha):g}, were drafts free: tokens a target pass"
-        axes.plot(drafts, tokens, color=BLUE, linestyle="--", linewidth=1.2, label=label)
-    label = f"α = {float(alpha):g}, c = {float(cost):g}"
-    dots = "o" if last <= 60 else None
-    axes.plot(
-        drafts,
-        gains,
-        color=BLUE,
-        marker=dots,
-        markersize=4,
-        linewidth=2,
-        label=label,
-        clip_on=False,
-    )
+    ends = _curves(axes, alpha, cost, last)
+    style = {"linestyle": "none", "zorder": 4, "clip_on": False}
+    gain = float(speedup(alpha, gamma, cost))
     axes.plot(
         [gamma],
-        [gains[gamma]],
-        linestyle="none",
+        [gain],
         marker="s",
         markersize=10,
         markerfacecolor="none",
         markeredgecolor=ORANGE,
         markeredgewidth=1.8,
-        clip_on=False,
-        label=f"γ = {gamma}, as asked: {gains[gamma]:.2f}",
+        label=f"γ = {gamma}, as asked: {gain:.2f}",
+        **style,
     )
     if best is not None:
-        axes.plot(
-            [best],
-            [gains[best]],
-            linestyle="none",
-            marker="*",
-            markersize=15,
-            color=ORANGE,
-            zorder=4,
-            clip_on=False,
-            label=f"best, γ = {best}: {gains[best]:.2f}",
-        )
+        gain = float(speedup(alpha, best, cost))
+        said = f"best, γ = {best}: {gain:.2f}"
+        axes.plot([best], [gain], marker="*", markersize=15, color=ORANGE, label=said, **style)
     axes.axhline(1, color="black", linewidth=0.8, linestyle=":", label="the target alone")
     axes.set_xlabel("γ, drafts a round")
     axes.set_ylabel("speed-up: tokens for the cost of one target pass")
@@ -116,14 +87,43 @@ def speculation_plot(alpha: Fraction, gamma: int, cost: Fraction, kind: str) -> 
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(color="#e6e6e6", linewidth=0.7)
     axes.set_axisbelow(True)
-    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     out = BytesIO()
     with warnings.catch_warnings(), matplotlib.rc_context({"svg.hashsalt": "servecheck"}):
         warnings.simplefilter("ignore")  # a letter that the font lacks is drawn as a box
         figure.savefig(out, format=kind.removeprefix("."), dpi=144, metadata=FORMATS[kind])
     return out.getvalue()
+
+
+def _curves(axes: Any, alpha: Fraction, cost: Fraction, last: int) -> list[tuple[float, str]]:
+    """The line asked for, what it would be if drafts were free, and other α in grey; where each
+    grey line ends, and its name."""
+    drafts = range(last + 1)
+    ends: list[tuple[float, str]] = []
+    for other in OTHERS:
+        if other != alpha:
+            gains = [float(speedup(other, n, cost)) for n in drafts]
+            label = None if ends else f"other α, c = {float(cost):g}"
+            axes.plot(drafts, gains, color=GREY, linewidth=0.9, zorder=1, label=label)
+            ends.append((gains[-1], f"α = {float(other):g}"))
+    if cost:
+        tokens = [float(expected_tokens(alpha, n)) for n in drafts]
+        label = f"α = {float(alpha):g}, were drafts free: tokens a target pass"
+        axes.plot(drafts, tokens, color=BLUE, linestyle="--", linewidth=1.2, label=label)
+    gains = [float(speedup(alpha, n, cost)) for n in drafts]
+    axes.plot(
+        drafts,
+        gains,
+        color=BLUE,
+        marker="o" if last <= MOST_DOTS else None,
+        markersize=4,
+        linewidth=2,
+        clip_on=False,
+        label=f"α = {float(alpha):g}, c = {float(cost):g}",
+    )
+    return ends
 
 
 def _label(axes: Any, x: int, ends: list[tuple[float, str]]) -> None:

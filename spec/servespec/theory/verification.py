@@ -150,8 +150,8 @@ def outputs(moments: Sequence[Moment]) -> dict[str, Tokens]:
 @theorem("SPE-4", Kind.H)
 def greedy_differs(server: Server, script: Script) -> str | None:
     """With greedy decoding the output is exactly what the target alone would give, whatever the
-    drafts are, and whatever sharing, chunking, preemption and neighbours do; of who is aborted, the
-    beginning of it.
+    drafts are, and whatever sharing, chunking, preemption and neighbours do, wherever CON-1 holds;
+    of who is aborted, the beginning of it.
 
     Each id is submitted once.
 
