@@ -42,7 +42,7 @@ POLICIES = {
     "published after the step": AFTER_STEP,
     "and by priority": prioritised(AFTER_STEP),
 }
-"""By priority and published at scheduling CON-1 falls, and outputs with it."""
+"""By priority and published at scheduling CON-1 falls, and outputs with it: see below."""
 
 
 def sizes(gamma: int, blocks: int = 40, seats: int = 2, budget: int = 40) -> Config:
@@ -246,6 +246,29 @@ def test_the_target_alone_stops_where_a_request_does() -> None:
     assert alone(lambda text: len(text), submit, 20) == (2, 3, 4)
     assert alone(lambda text: 9, submit, 5) == (9, 9, 9)
     assert alone(lambda text: 9, evolve(submit, max_tokens=2), 20) == (9, 9)
+
+
+def test_where_content_falls_the_output_falls_with_it() -> None:
+    """Victims by priority, published at scheduling (`traces/falls/CON-1r.jsonl`): the second pass
+    schedules r0, whose blocks are published, and then sends it back for r1. When r0 comes again it
+    hits a block that was never written, and the model reads nothing: it says 0 instead of 4."""
+    config = Config(
+        num_blocks=6,
+        block_size=1,
+        max_model_len=5,
+        max_num_batched_tokens=3,
+        max_num_seqs=2,
+        long_prefill_token_threshold=2,
+    )
+    script = [Submit("r0", (0, 0, 0, 0), 1), Submit("r1", (0,), 2, with_last=True)]
+
+    def model(text: Tokens) -> Token:
+        return 4 if len(text) == 4 else 0
+
+    wrong = greedy_differs(Server(Machine(config, prioritised(VLLM_0_33)), model), script)
+    assert wrong == "request 'r0' was given (0,), the target alone says (4,)"
+    for policy in (VLLM_0_33, prioritised(AFTER_STEP)):
+        assert greedy_differs(Server(Machine(config, policy), model), script) is None
 
 
 # --- SPE-3 and SPE-4, drawn -----------------------------------------------------------------
