@@ -89,7 +89,15 @@ def write(scene: Scene, path: Path) -> None:
     Raises:
         ViewError: the ending is not known, the file cannot be written, or not this kind of file.
     """
-    content = writer_for(path)(scene)
+    store(writer_for(path)(scene), path)
+
+
+def store(content: bytes, path: Path) -> None:
+    """Write the whole content of a file, or leave none.
+
+    Raises:
+        ViewError: it cannot be written.
+    """
     opened = False
     try:
         with path.open("wb") as file:

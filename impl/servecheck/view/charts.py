@@ -1,0 +1,193 @@
+"""Charts of the arithmetic, by matplotlib, which is asked for only here: a roofline, and the trade
+of chunked prefill.
+
+They are drawn from what `servespec.theory` computes; nothing is computed here but where to put it.
+As in `png`, matplotlib is imported by name: servecheck works, and is type-checked, without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from servecheck.view.errors import ViewError
+from servecheck.view.write import store
+from servespec.theory.chunking import Trade
+from servespec.theory.devices import TERA
+from servespec.theory.memory import Deployment
+from servespec.theory.roofline import Work, crossing, milliseconds, seconds
+
+ENDINGS = (".png", ".svg")
+
+INK, MUTED, MEMORY, ARITHMETIC = "#222222", "#777777", "#2f6db3", "#c4512d"
+"""What waits for memory, and what for arithmetic."""
+
+
+@frozen
+class Point:
+    """A step on the roofline."""
+
+    name: str
+    work: Work
+
+
+def check_ending(path: Path) -> None:
+    """A chart is a .png or an .svg.
+
+    Raises:
+        ViewError: this is another kind of file.
+    """
+    if path.suffix.lower() not in ENDINGS:
+        known = " or ".join(ENDINGS)
+        raise ViewError(f"{path}: what to write is told by the ending; give {known}")
+
+
+def write_roofline(d: Deployment, context: int, points: Sequence[Point], path: Path) -> None:
+    """Draw steps under the roof of a device; decode has the context given.
+
+    Raises:
+        ViewError: no matplotlib, or the file cannot be written.
+    """
+    figure, axes = _canvas(path)
+    peak, ridge = d.device.flops / TERA, float(d.device.ridge)
+    limit = float(crossing(d, context).limit)
+    low = min(0.5, *(float(p.work.intensity) / 3 for p in points))
+    high = max(8 * ridge, 2 * limit, *(2 * float(p.work.intensity) for p in points))
+    axes.set(xscale="log", yscale="log", xlim=(low, high))
+    axes.set_ylim(peak * low / ridge, 3 * peak)
+    axes.plot((low, ridge, high), (peak * low / ridge, peak, peak), color=INK, lw=1.8, zorder=2)
+    axes.fill_between((low, ridge), 1e-9, 1e9, color=MEMORY, alpha=0.05, lw=0)
+    axes.fill_between((ridge, high), 1e-9, 1e9, color=ARITHMETIC, alpha=0.05, lw=0)
+    axes.axvline(ridge, color=MUTED, lw=0.8, ls=":")
+    top, bottom = 2.1 * peak, 1.35 * peak * low / ridge
+    axes.text(ridge / 1.12, top, "waits for memory", color=MEMORY, ha="right")
+    axes.text(ridge * 1.12, top, "waits for arithmetic", color=ARITHMETIC)
+    axes.text(ridge * 1.12, bottom, f"ridge {ridge:.0f} FLOP/B", color=MUTED)
+    axes.text(high / 1.1, peak * 1.12, f"{peak:,.0f} TFLOP/s", color=INK, ha="right")
+    roof = peak * min(limit / ridge, 1.0)
+    axes.plot((limit, limit), (1e-9, roof), color=MUTED, lw=0.8, ls="--")
+    side, place = ("right", limit / 1.12) if limit < ridge else ("left", limit * 1.12)
+    axes.text(place, bottom, f"decode levels off\nat {limit:.0f} FLOP/B", color=MUTED, ha=side)
+    for point in points:
+        time, x = seconds(d, point.work), float(point.work.intensity)
+        y = float(point.work.flops / time) / TERA
+        colour = MEMORY if x < ridge else ARITHMETIC
+        axes.plot((x,), (y,), "o", color=colour, ms=6, zorder=3)
+        axes.annotate(
+            f"{point.name}: {_ms(milliseconds(time))}",
+            (x, y),
+            xytext=(9, -5) if x < ridge else (8, -9),
+            textcoords="offset points",
+            ha="left" if x < ridge else "right",
+            va="top",
+            color=colour,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0},
+        )
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    axes.set_xlabel("arithmetic intensity, FLOP a byte")
+    axes.set_ylabel("attainable rate, TFLOP/s")
+    axes.set_title(f"{_name(d)}, contexts of {context:,} tokens", loc="left")
+    _save(figure, path)
+
+
+def write_trade(d: Deployment, rows: Sequence[Trade], plain: float, title: str, path: Path) -> None:
+    """Draw longest pause and first token over the budget, in ms; `plain` is the step of the users
+    alone.
+
+    Raises:
+        ViewError: no matplotlib, or the file cannot be written.
+    """
+    figure, axes = _canvas(path)
+    axes.set(xscale="log", yscale="log")
+    come = [(r.budget, milliseconds(r.first_token)) for r in rows if r.first_token is not None]
+    pauses = [(r.budget, milliseconds(r.pause)) for r in rows]
+    for series, name, colour in (
+        (come, "first token of the newcomer", ARITHMETIC),
+        (pauses, "longest pause of the users", MEMORY),
+    ):
+        if not series:
+            continue
+        budgets, times = zip(*series, strict=True)
+        axes.plot(budgets, times, "o-", color=colour, label=name, ms=5, lw=1.6)
+        up = colour == ARITHMETIC
+        for budget, time in series:
+            axes.annotate(
+                _number(time),
+                (budget, time),
+                xytext=(0, 8) if up else (8, -13),
+                textcoords="offset points",
+                ha="center" if up else "left",
+                color=colour,
+            )
+    axes.axhline(plain, color=MUTED, lw=0.8, ls="--")
+    axes.text(
+        0.99,
+        plain,
+        f"users alone: {_ms(plain)}",
+        color=MUTED,
+        ha="right",
+        va="bottom",
+        transform=axes.get_yaxis_transform(),
+    )
+    least, most = plain, max(time for _, time in come + pauses)
+    axes.set_ylim(least / 1.6, most * 1.9)
+    axes.set_xlim(rows[0].budget / 1.35, rows[-1].budget * 1.55)
+    axes.set_xticks([r.budget for r in rows], [f"{r.budget:,}" for r in rows])
+    axes.minorticks_off()
+    ticks = [
+        t
+        for t in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
+        if least / 1.6 <= t <= most * 1.9
+    ]
+    axes.set_yticks(ticks, [f"{t:,}" for t in ticks])
+    axes.grid(axis="y", color="#dddddd", lw=0.6)
+    axes.set_xlabel("token budget of a step")
+    axes.set_ylabel("ms, at least")
+    axes.set_title(f"{_name(d)}: {title}", loc="left")
+    axes.legend(frameon=False, loc="center right")
+    _save(figure, path)
+
+
+def _name(d: Deployment) -> str:
+    ranks = "" if d.tp == 1 else f" × {d.tp}"
+    return f"{d.model.name} on {d.device.name}{ranks}"
+
+
+def _ms(time: float) -> str:
+    return f"{_number(time)} ms"
+
+
+def _number(time: float) -> str:
+    return f"{time:.3g}" if time < 10 else f"{time:,.1f}"
+
+
+def _canvas(path: Path) -> tuple[Any, Any]:
+    try:
+        figures = import_module("matplotlib.figure")
+    except ImportError as error:
+        raise ViewError(
+            f"{path}: a chart needs matplotlib, which cannot be imported ({error}); "
+            "pip install 'servecheck[view]', or leave out --plot"
+        ) from None
+    figure = figures.Figure(figsize=(8.2, 5.0), layout="constrained")
+    axes = figure.add_subplot()
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    return figure, axes
+
+
+def _save(figure: Any, path: Path) -> None:
+    """The same chart is the same file: no date, no version in it."""
+    kind = path.suffix.lower().removeprefix(".")
+    unsaid = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
+    out = BytesIO()
+    matplotlib = import_module("matplotlib")
+    with matplotlib.rc_context({"font.size": 9.5, "svg.hashsalt": "servecheck"}):
+        figure.savefig(out, format=kind, dpi=144, metadata=unsaid)
+    store(out.getvalue(), path)
