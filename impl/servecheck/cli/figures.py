@@ -125,7 +125,7 @@ def _time_rows(d: Deployment, asked: Asked) -> Iterator[Row]:
 
 def _limit_rows(d: Deployment, asked: Asked) -> Iterator[Row]:
     from servespec.theory.roofline import crossing, decodes, largest_chunk, longest_crossing
-    from servespec.theory.verification import last_paying_batch
+    from servespec.theory.break_even import last_paying_batch
 
     found, longest = crossing(d, asked.context), longest_crossing(d)
     limit = float(found.limit)
