@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from servespec.theory.devices import Device
 
 PROMPT = 4096
+MOST = 10**9
+"""Of what is typed as a number with a point: more is a slip of the finger."""
 
 
 def command(
@@ -114,8 +116,8 @@ def command(
 
 def _exact(name: str, number: float) -> Fraction:
     """What was typed, not its nearest binary number."""
-    if not isfinite(number):
-        raise BadInput(f"--{name}: {number} is no finite number")
+    if not isfinite(number) or abs(number) > MOST:
+        raise BadInput(f"--{name}: {number} is no number up to {MOST:,}")
     return Fraction(str(number))
 
 

@@ -119,19 +119,19 @@ def _time_rows(d: Deployment, asked: Asked) -> Iterator[Row]:
     ratio = float(seconds(d, mixed) / seconds(d, alone))
     yield Row("ratio", "pause, in decode steps", f"{ratio:.1f}", ratio)
     free = float(ridge_tokens(d, asked.batch, asked.context))
-    shown = f"{free:.0f} tokens (their linear layers)"
-    yield Row("ridge_tokens", "as long as the decode's memory", shown, free)
+    shown = f"{free:.0f} a step take as long as its memory (linear layers alone)"
+    yield Row("ridge_tokens", "tokens at the ridge", shown, free)
 
 
 def _limit_rows(d: Deployment, asked: Asked) -> Iterator[Row]:
-    from servespec.theory.roofline import crossing, decodes, largest_chunk, longest_crossing
     from servespec.theory.break_even import last_paying_batch
+    from servespec.theory.roofline import crossing, decodes, largest_chunk, longest_crossing
 
     found, longest = crossing(d, asked.context), longest_crossing(d)
     limit = float(found.limit)
-    where = "at any context" if longest is None else f"only at contexts up to {longest:,}"
+    where = "any context" if longest is None else f"contexts up to {longest:,}"
     crosses = "never" if found.batch is None else f"from batch {found.batch:,} on"
-    shown = f"{crosses}: levels off at {limit:.1f} FLOP/B; crosses {where}"
+    shown = f"{crosses} (levels off at {limit:.1f} FLOP/B); some batch does at {where}"
     told = {"batch": found.batch, "levels_off_at": limit, "longest_context": longest}
     yield Row("crossing", "decode crosses the ridge", shown, told)
     users = decodes(asked.batch, asked.context)

@@ -46,9 +46,11 @@ def trade(
     say(f"{title(d)}: {story}; a step of theirs alone {plain:.2f} ms")
     say(f"{'budget':>8}{'chunks':>8}{'longest pause, ms':>20}{'first token, ms':>18}")
     for row in rows:
-        first = "never" if row.first_token is None else f"{milliseconds(row.first_token):.2f}"
-        pause = milliseconds(row.pause)
-        say(f"{row.budget:>8,}{len(row.chunks):>8,}{pause:>20.2f}{first:>18}")
+        pause, first = (
+            none if time is None else f"{milliseconds(time):.2f}"
+            for time, none in ((row.pause, "no end"), (row.first_token, "never"))
+        )
+        say(f"{row.budget:>8,}{len(row.chunks):>8,}{pause:>20}{first:>18}")
     for what, found in (("a shorter pause", shorter), ("a later first token", later)):
         pairs = ", ".join(f"{small:,} → {large:,}" for small, large in found)
         say(f"a larger budget with {what}: {pairs or 'none here'}")
@@ -60,11 +62,12 @@ def trade(
 def _told(row: Trade) -> dict[str, object]:
     from servespec.theory.roofline import milliseconds
 
-    first = row.first_token
+    pause, first = row.pause, row.first_token
     return {
         "budget": row.budget,
         "chunks": row.chunks,
-        "pause_ms": milliseconds(row.pause),
+        "pause_ms": None if pause is None else milliseconds(pause),
         "first_token_ms": None if first is None else milliseconds(first),
+        "users_left_out": row.left_out,
         "steps_bound_by_memory": row.bound_by_memory,
     }

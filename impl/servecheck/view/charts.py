@@ -106,7 +106,7 @@ def write_trade(d: Deployment, rows: Sequence[Trade], plain: float, title: str, 
     figure, axes = _canvas(path)
     axes.set(xscale="log", yscale="log")
     come = [(r.budget, milliseconds(r.first_token)) for r in rows if r.first_token is not None]
-    pauses = [(r.budget, milliseconds(r.pause)) for r in rows]
+    pauses = [(r.budget, milliseconds(r.pause)) for r in rows if r.pause is not None]
     for series, name, colour in (
         (come, "first token of the newcomer", ARITHMETIC),
         (pauses, "longest pause of the users", MEMORY),
@@ -135,7 +135,7 @@ def write_trade(d: Deployment, rows: Sequence[Trade], plain: float, title: str, 
         va="bottom",
         transform=axes.get_yaxis_transform(),
     )
-    least, most = plain, max(time for _, time in come + pauses)
+    least, most = plain, max((time for _, time in come + pauses), default=plain)
     axes.set_ylim(least / 1.6, most * 1.9)
     axes.set_xlim(rows[0].budget / 1.35, rows[-1].budget * 1.55)
     axes.set_xticks([r.budget for r in rows], [f"{r.budget:,}" for r in rows])

@@ -1,4 +1,4 @@
-"""Verification: the batch size beyond which speculation stops paying.
+"""Break-even: the batch size beyond which speculation stops paying.
 
 Theory of operation. With γ drafts, a step of the target feeds γ + 1 positions a sequence and gives
 E(α, γ) tokens; a draft costs c steps of the target with one position. At batch B
@@ -12,17 +12,13 @@ makes of a step, c·T₁; that too is a model, not a measurement.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 
-from servespec.errors import ConfigError
 from servespec.theory.memory import Deployment, fits_model
 from servespec.theory.register import Kind, theorem
 from servespec.theory.roofline import Chunk, decodes, last, step_time, work
 from servespec.theory.shapes import whole
-
-Expectation = Callable[[Fraction, int], Fraction]
-"""Tokens a step of the target with γ drafts, each accepted with probability α."""
+from servespec.theory.speculation import check_alpha, check_cost, speedup
 
 
 def verification_time(d: Deployment, batch: int, context: int, drafts: int) -> Fraction:
@@ -32,27 +28,20 @@ def verification_time(d: Deployment, batch: int, context: int, drafts: int) -> F
     Raises:
         ConfigError: the drafts reach beyond the model's context, or a size makes no sense.
     """
-    whole(batch, "batch")
     whole(context, "context")
     whole(drafts, "drafts", 0)
     fits_model(d.model, "context", context + drafts)
-    return step_time(d, (Chunk(context - 1, 1 + drafts),) * batch)
+    return step_time(d, (Chunk(context - 1, 1 + drafts, batch),))
 
 
-def speed_up(
-    d: Deployment,
-    batch: int,
-    context: int,
-    drafts: int,
-    alpha: Fraction,
-    cost: Fraction,
-    expectation: Expectation,
+def speedup_at(
+    d: Deployment, batch: int, context: int, drafts: int, alpha: Fraction, cost: Fraction
 ) -> Fraction:
-    """Tokens a second with so many drafts over tokens a second with none."""
-    _probabilities(alpha, cost)
-    plain = verification_time(d, batch, context, 0)
-    checked = verification_time(d, batch, context, drafts)
-    return expectation(alpha, drafts) * plain / (checked + drafts * cost * plain)
+    """Tokens a second with so many drafts over tokens a second with none: Theorem 3.8 with the
+    roofline's cost of a pass."""
+    return speedup(
+        alpha, drafts, cost, lambda positions: verification_time(d, batch, context, positions - 1)
+    )
 
 
 @theorem("ARI-4", Kind.X)
@@ -62,7 +51,7 @@ def pays(d: Deployment, batch: int, context: int, alpha: Fraction, cost: Fractio
     Time is a maximum of functions convex in γ, the expectation is concave, and at γ = 0 both are
     1 (in units of T₁): what is gained at some γ is gained at least in part by the first draft.
     """
-    _probabilities(alpha, cost)
+    check_alpha(alpha), check_cost(cost)
     plain = verification_time(d, batch, context, 0)
     return verification_time(d, batch, context, 1) < (1 + alpha - cost) * plain
 
@@ -97,11 +86,3 @@ def _stops(d: Deployment, context: int, gain: Fraction) -> bool:
     limit = max(Fraction(two.flops), ridge * two.kv_read) / plain
     reached = one.flops > ridge * one.kv_read
     return limit > gain or (limit == gain and reached)
-
-
-def _probabilities(alpha: Fraction, cost: Fraction) -> None:
-    if not 0 <= alpha <= 1:
-        problem = f"{float(alpha)} lies outside 0 ≤ α ≤ 1"
-        raise ConfigError("alpha", problem, "set another acceptance rate")
-    if cost < 0:
-        raise ConfigError("cost", f"{float(cost)} is below 0", "set another cost of a draft")

@@ -17,7 +17,8 @@ What to expect of a larger budget, and when it fails (the tests have a case of e
 * The pause usually grows. It may shrink where the larger budget splits the prompt so that the step
   with the most behind it is smaller (ends of 2 × 2,048 and 2,049 + 2,047), and among budgets whose
   steps are all bound by memory, where fewer steps leave the users' contexts shorter.
-* A budget of at most `batch` gives the newcomer nothing: it waits as long as the others decode.
+* A budget of `batch` gives the newcomer nothing: it waits as long as the others decode. A smaller
+  one leaves some of the users out as well, the youngest, as long as the older decode.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from attrs import evolve, frozen
 
 from servespec.actions import Complete, Output, Schedule, Submit
 from servespec.config import Config, blocks_for
+from servespec.errors import ConfigError
 from servespec.machine import Machine
 from servespec.plan import Plan, State
 from servespec.policy import VLLM_0_33
@@ -41,6 +43,7 @@ from servespec.theory.shapes import whole
 BUDGETS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 """Token budgets; vLLM's documentation names 2,048 for latency and above 8,192 for throughput."""
 
+MOST_USERS = 1024
 BLOCK_SIZE = 16
 NEWCOMER = "newcomer"
 
@@ -57,11 +60,14 @@ class Trade:
     """Tokens of the prompt in each; none if it never comes."""
     bound_by_memory: int
     """Of these steps, so many wait for memory."""
+    left_out: int
+    """Users without a token in the first step."""
 
     @property
-    def pause(self) -> Fraction:
-        """Longest time between two tokens of a user, in seconds."""
-        return max(self.steps)
+    def pause(self) -> Fraction | None:
+        """Longest time between two tokens of a user, in seconds; None: some user has no end of
+        it."""
+        return None if self.left_out else max(self.steps)
 
     @property
     def first_token(self) -> Fraction | None:
@@ -87,10 +93,14 @@ def trades(
     whole(context, "context", 2)  # a decode attends to a prompt and to itself
     tight = [budget - batch for budget in budgets if budget > batch]
     most = max((-(-prompt // left) for left in tight), default=1)
+    fits_model(d.model, "context, a token longer each step", context + most - 1)
+    if batch > MOST_USERS:
+        problem = f"{batch} users are more than the machine is asked to hold"
+        raise ConfigError("batch", problem, f"give at most {MOST_USERS}")
     machine, state = _decoding(batch, context, prompt, most)
     for budget in budgets:
         config = evolve(machine.config, max_num_batched_tokens=budget)
-        yield _trade(d, Machine(config, machine.policy), state)
+        yield _trade(d, Machine(config, machine.policy), state, batch)
 
 
 def _decoding(batch: int, context: int, prompt: int, most: int) -> tuple[Machine, State]:
@@ -124,23 +134,24 @@ def _completed(machine: Machine, state: State) -> State:
     return machine.apply(state, Complete(outputs)).state
 
 
-def _trade(d: Deployment, machine: Machine, state: State) -> Trade:
+def _trade(d: Deployment, machine: Machine, state: State, batch: int) -> Trade:
     done: list[Work] = []
     chunks: list[int] = []
-    arrived = False
+    arrived, left_out = False, 0
     while not arrived:
         state = machine.apply(state, Schedule()).state
         plan: Plan = state.in_flight[0]
         done.append(work(d, of_plan(plan)))
         entry = plan.entry(NEWCOMER)
         if entry is None:
+            left_out = batch - len(plan.entries)
             break
         chunks.append(len(entry.tokens))
         arrived = entry.yields
         state = _completed(machine, state)
     times = tuple(seconds(d, w) for w in done)
     memory = sum(w.intensity < d.device.ridge for w in done)
-    return Trade(machine.config.max_num_batched_tokens, times, tuple(chunks), memory)
+    return Trade(machine.config.max_num_batched_tokens, times, tuple(chunks), memory, left_out)
 
 
 @theorem("ARI-3", Kind.X)
@@ -169,8 +180,7 @@ def exceptions(
     """Neighbouring budgets of a table, in rising order, that are not as one expects: the larger one
     gives a shorter pause; the larger one gives a later first token. Both empty: the table is
     monotone, as far as it goes."""
-    shorter = _neighbours(rows, lambda small, large: large.pause < small.pause)
-    return shorter, _neighbours(rows, _later)
+    return _neighbours(rows, _shorter), _neighbours(rows, _later)
 
 
 def _neighbours(
@@ -179,6 +189,12 @@ def _neighbours(
     return tuple(
         (small.budget, large.budget) for small, large in pairwise(rows) if odd(small, large)
     )
+
+
+def _shorter(small: Trade, large: Trade) -> bool:
+    """A user left out has nothing to lose."""
+    mine, its = small.pause, large.pause
+    return mine is not None and its is not None and its < mine
 
 
 def _later(small: Trade, large: Trade) -> bool:

@@ -81,7 +81,7 @@ def fits_model(model: Model, name: str, tokens: int) -> None:
     whole(tokens, name)
     if tokens > model.context:
         problem = f"{tokens} tokens are beyond the {model.context} of {model.name}"
-        raise ConfigError(name, problem, f"at most {model.context}, or another model")
+        raise ConfigError(name, problem, f"give at most {model.context}, or choose another model")
 
 
 def cache_memory(
@@ -97,7 +97,7 @@ def cache_memory(
         problem = f"{float(utilisation)} lies outside 0 < utilisation ≤ 1"
         raise ConfigError("utilisation", problem, "set another part of the memory")
     if overhead < 0:
-        raise ConfigError("overhead", f"{float(overhead)} bytes is below 0", "set another")
+        raise ConfigError("overhead", f"{float(overhead):,.0f} bytes is below 0", "set another")
     return utilisation * d.device.memory - weight_bytes(d) - overhead
 
 

@@ -36,26 +36,27 @@ from servespec.theory.shapes import whole
 
 @frozen
 class Chunk:
-    """Consecutive tokens of one sequence in one step.
+    """Consecutive tokens of one sequence in one step; or of several sequences alike.
 
     Raises:
-        ConfigError: a position below 0, or no token.
+        ConfigError: a position below 0, no token, or no sequence.
     """
 
     start: int = field()
     """Position of the first token: so many are in the cache already."""
     tokens: int = field()
+    sequences: int = 1
 
     def __attrs_post_init__(self) -> None:
         whole(self.start, "start", 0)
         whole(self.tokens, "tokens")
+        whole(self.sequences, "batch")
 
 
 def decodes(batch: int, context: int) -> tuple[Chunk, ...]:
     """One token for each of `batch` sequences, which are then `context` tokens long."""
-    whole(batch, "batch")
     whole(context, "context")
-    return (Chunk(context - 1, 1),) * batch
+    return (Chunk(context - 1, 1, batch),)
 
 
 def of_plan(plan: Plan) -> tuple[Chunk, ...]:
@@ -101,9 +102,9 @@ def work(d: Deployment, step: Iterable[Chunk], kv_writes: bool = False) -> Work:
     tokens = pairs = positions = 0
     for chunk in step:
         fits_model(m, "context", chunk.start + chunk.tokens)
-        tokens += chunk.tokens
-        pairs += m.pairs(chunk.start, chunk.tokens)
-        positions += m.positions(chunk.start, chunk.tokens)
+        tokens += chunk.sequences * chunk.tokens
+        pairs += chunk.sequences * m.pairs(chunk.start, chunk.tokens)
+        positions += chunk.sequences * m.positions(chunk.start, chunk.tokens)
     row = row_bytes(d)
     return Work(
         linear=2 * m.active(d.tp) * tokens,

@@ -26,7 +26,8 @@ from servespec.errors import ConfigError
 def _part(whole: int, tp: int, what: str) -> int:
     """What a rank holds of something that must divide."""
     if whole % tp:
-        raise ConfigError("tp", f"{tp} ranks cannot share {whole} {what}", f"a divisor of {whole}")
+        remedy = f"choose a divisor of {whole}"
+        raise ConfigError("tp", f"{tp} ranks cannot share {whole} {what}", remedy)
     return whole // tp
 
 
@@ -59,7 +60,7 @@ class Grouped:
             return mine, _part(self.kv_heads, tp, "key-value heads")
         if tp % self.kv_heads:
             problem = f"{tp} ranks cannot hold equally many copies of {self.kv_heads} heads"
-            raise ConfigError("tp", problem, f"a multiple of {self.kv_heads}")
+            raise ConfigError("tp", problem, f"choose a multiple of {self.kv_heads}")
         return mine, 1
 
     def parameters(self, width: int, tp: int) -> int:
@@ -204,12 +205,17 @@ def _windowed(start: int, tokens: int, window: int) -> int:
     return short * start + short * (short + 1) // 2 + (tokens - short) * window
 
 
+MOST = 10**12
+"""Of anything: more is a slip of the finger."""
+
+
 def whole(value: object, name: str, least: int = 1) -> None:
-    """Refuse what is no whole number, or too small.
+    """Refuse what is no whole number, too small, or beyond `MOST`.
 
     Raises:
         ConfigError: naming it.
     """
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        problem = f"{value!r} is no whole number ≥ {least}"
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MOST:
+        shown = value if isinstance(value, int) and abs(value) <= MOST else type(value).__name__
+        problem = f"{shown} is no whole number from {least} to {MOST:,}"
         raise ConfigError(name, problem, f"set another {name}")
