@@ -154,7 +154,7 @@ def _plot_roofline(d: Deployment, asked: Asked, path: Path) -> None:
     batches = sorted({1, max(asked.batch // 4, 1), asked.batch, 4 * asked.batch})
     points = [Point(f"decode, batch {b:,}", work(d, decodes(b, asked.context))) for b in batches]
     mixed = (*decodes(asked.batch, asked.context), Chunk(0, asked.prompt))
-    name = f"batch {asked.batch:,} and\na prompt of {asked.prompt:,}"
+    name = f"batch {asked.batch:,} and a prompt of {asked.prompt:,}"
     write_roofline(d, asked.context, [*points, Point(name, work(d, mixed))], path)
 
 

@@ -8,6 +8,7 @@ As in `png`, matplotlib is imported by name: servecheck works, and is type-check
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
@@ -48,7 +49,8 @@ def check_ending(path: Path) -> None:
 
 
 def write_roofline(d: Deployment, context: int, points: Sequence[Point], path: Path) -> None:
-    """Draw steps under the roof of a device; decode has the context given.
+    """Draw steps under the roof of a device; decode has the context given. The steps are numbered,
+    and named in the lower right, where no roof ever is.
 
     Raises:
         ViewError: no matplotlib, or the file cannot be written.
@@ -57,36 +59,45 @@ def write_roofline(d: Deployment, context: int, points: Sequence[Point], path: P
     peak, ridge = d.device.flops / TERA, float(d.device.ridge)
     limit = float(crossing(d, context).limit)
     low = min(0.5, *(float(p.work.intensity) / 3 for p in points))
-    high = max(8 * ridge, 2 * limit, *(2 * float(p.work.intensity) for p in points))
+    high = max(10 * ridge, 2 * limit, *(2 * float(p.work.intensity) for p in points))
     axes.set(xscale="log", yscale="log", xlim=(low, high))
-    axes.set_ylim(peak * low / ridge, 3 * peak)
-    axes.plot((low, ridge, high), (peak * low / ridge, peak, peak), color=INK, lw=1.8, zorder=2)
+    axes.set_ylim(peak * low / ridge, 4 * peak)
     axes.fill_between((low, ridge), 1e-9, 1e9, color=MEMORY, alpha=0.05, lw=0)
     axes.fill_between((ridge, high), 1e-9, 1e9, color=ARITHMETIC, alpha=0.05, lw=0)
     axes.axvline(ridge, color=MUTED, lw=0.8, ls=":")
-    top, bottom = 2.1 * peak, 1.35 * peak * low / ridge
-    axes.text(ridge / 1.12, top, "waits for memory", color=MEMORY, ha="right")
-    axes.text(ridge * 1.12, top, "waits for arithmetic", color=ARITHMETIC)
-    axes.text(ridge * 1.12, bottom, f"ridge {ridge:.0f} FLOP/B", color=MUTED)
-    axes.text(high / 1.1, peak * 1.12, f"{peak:,.0f} TFLOP/s", color=INK, ha="right")
+    axes.text(ridge / 1.12, 2.6 * peak, "waits for memory", color=MEMORY, ha="right")
+    axes.text(ridge * 1.12, 2.6 * peak, "waits for arithmetic", color=ARITHMETIC)
+    axes.text(ridge, 1.15 * peak, f"ridge {ridge:.0f} FLOP/B ", color=INK, ha="right")
+    axes.text(high / 1.1, peak / 1.1, f"{peak:,.0f} TFLOP/s", color=INK, ha="right", va="top")
+    axes.plot((low, ridge, high), (peak * low / ridge, peak, peak), color=INK, lw=1.8, zorder=2)
     roof = peak * min(limit / ridge, 1.0)
     axes.plot((limit, limit), (1e-9, roof), color=MUTED, lw=0.8, ls="--")
-    side, place = ("right", limit / 1.12) if limit < ridge else ("left", limit * 1.12)
-    axes.text(place, bottom, f"decode levels off\nat {limit:.0f} FLOP/B", color=MUTED, ha=side)
-    for point in points:
+    levels = f"decode levels off at {limit:.0f} FLOP/B"
+    place = (limit / 1.05, roof / 2)
+    axes.text(*place, levels, color=MUTED, ha="right", va="top", rotation="vertical")
+    for number, point in enumerate(points, 1):
         time, x = seconds(d, point.work), float(point.work.intensity)
         y = float(point.work.flops / time) / TERA
         colour = MEMORY if x < ridge else ARITHMETIC
         axes.plot((x,), (y,), "o", color=colour, ms=6, zorder=3)
+        up = 7 + 9 * _crowd(points, number - 1)
         axes.annotate(
-            f"{point.name}: {_ms(milliseconds(time))}",
+            f"{number}",
             (x, y),
-            xytext=(9, -5) if x < ridge else (8, -9),
+            xytext=(-7 if x < ridge else 0, up),
             textcoords="offset points",
-            ha="left" if x < ridge else "right",
-            va="top",
+            ha="center",
             color=colour,
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0},
+            weight="bold",
+        )
+        axes.text(
+            0.985,
+            0.03 + 0.055 * (len(points) - number),
+            f"{number}  {point.name}: {_ms(milliseconds(time))}",
+            transform=axes.transAxes,
+            ha="right",
+            color=colour,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5},
         )
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: f"{value:,.10g}")
@@ -94,6 +105,14 @@ def write_roofline(d: Deployment, context: int, points: Sequence[Point], path: P
     axes.set_ylabel("attainable rate, TFLOP/s")
     axes.set_title(f"{_name(d)}, contexts of {context:,} tokens", loc="left")
     _save(figure, path)
+
+
+def _crowd(points: Sequence[Point], place: int) -> int:
+    """How many steps before this one are so near that their numbers would hide each other."""
+    here = points[place].work.intensity
+    return sum(
+        Fraction(10, 11) < here / p.work.intensity < Fraction(11, 10) for p in points[:place]
+    )
 
 
 def write_trade(d: Deployment, rows: Sequence[Trade], plain: float, title: str, path: Path) -> None:
@@ -150,7 +169,8 @@ def write_trade(d: Deployment, rows: Sequence[Trade], plain: float, title: str, 
     axes.set_xlabel("token budget of a step")
     axes.set_ylabel("ms, at least")
     axes.set_title(f"{_name(d)}: {title}", loc="left")
-    axes.legend(frameon=False, loc="center right")
+    if come or pauses:
+        figure.legend(frameon=False, loc="outside lower center", ncols=2)
     _save(figure, path)
 
 
