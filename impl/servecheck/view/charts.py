@@ -74,7 +74,7 @@ def write_roofline(d: Deployment, context: int, points: Sequence[Point], path: P
     axes.plot((limit, limit), (1e-9, roof), color=MUTED, lw=0.8, ls="--")
     levels = f"decode levels off at {limit:.0f} FLOP/B"
     place = (limit / 1.05, roof / 2)
-    axes.text(*place, levels, color=MUTED, ha="right", va="top", rotation="vertical")
+    axes.text(*place, levels, color=MUTED, ha="right", va="top", size=8.5, rotation="vertical")
     for number, point in enumerate(points, 1):
         time, x = seconds(d, point.work), float(point.work.intensity)
         y = float(point.work.flops / time) / TERA
