@@ -236,7 +236,7 @@ def test_memory_that_makes_no_sense(utilisation: Fraction, overhead: int, named:
 
 def test_a_context_beyond_the_models() -> None:
     kv_bytes(LLAMA, 8_192)
-    with pytest.raises(ConfigError, match=r"8193 tokens are beyond the 8192 of llama-3-8b; give at"):
+    with pytest.raises(ConfigError, match=r"8193 tokens are beyond the 8192 of llama-3-8b; give"):
         kv_bytes(LLAMA, 8_193)
     with pytest.raises(ConfigError, match=r"^context: 8193 tokens"):
         work(LLAMA, (Chunk(8_000, 193),))

@@ -14,9 +14,10 @@ What to expect of a larger budget, and when it fails (the tests have a case of e
   a budget that saves no chunk changes nothing (ARI-3). With a step bound by memory it may come
   later: cutting 2,048 + 2,048 tokens into 4,095 + 1 makes a step that costs a whole read of the
   weights for one token.
-* The pause usually grows. It may shrink where the larger budget splits the prompt so that the step
-  with the most behind it is smaller (ends of 2 × 2,048 and 2,049 + 2,047), and among budgets whose
-  steps are all bound by memory, where fewer steps leave the users' contexts shorter.
+* The first step never gets shorter; the pause, which is the longest one, usually grows. It may
+  shrink where the larger budget splits the prompt so that the step with the most behind it is
+  smaller (2,048 + 2,048 and 2,049 + 2,047), and among budgets whose steps are all bound by memory,
+  where fewer steps leave the users' contexts shorter.
 * A budget of `batch` gives the newcomer nothing: it waits as long as the others decode. A smaller
   one leaves some of the users out as well, the youngest, as long as the older decode.
 """
@@ -180,7 +181,10 @@ def exceptions(
     """Neighbouring budgets of a table, in rising order, that are not as one expects: the larger one
     gives a shorter pause; the larger one gives a later first token. Both empty: the table is
     monotone, as far as it goes."""
-    return _neighbours(rows, _shorter), _neighbours(rows, _later)
+    return (
+        _neighbours(rows, lambda small, large: _less(large.pause, small.pause)),
+        _neighbours(rows, lambda small, large: _less(small.first_token, large.first_token)),
+    )
 
 
 def _neighbours(
@@ -191,12 +195,6 @@ def _neighbours(
     )
 
 
-def _shorter(small: Trade, large: Trade) -> bool:
-    """A user left out has nothing to lose."""
-    mine, its = small.pause, large.pause
-    return mine is not None and its is not None and its < mine
-
-
-def _later(small: Trade, large: Trade) -> bool:
-    mine, its = small.first_token, large.first_token
-    return mine is not None and (its is None or its > mine)
+def _less(one: Fraction | None, other: Fraction | None) -> bool:
+    """What never ends, or never comes, is no exception: a larger budget mends it."""
+    return one is not None and other is not None and one < other

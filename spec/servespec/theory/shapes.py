@@ -216,6 +216,7 @@ def whole(value: object, name: str, least: int = 1) -> None:
         ConfigError: naming it.
     """
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MOST:
-        shown = value if isinstance(value, int) and abs(value) <= MOST else type(value).__name__
+        small = isinstance(value, int) and abs(value) <= MOST
+        shown = repr(value) if small else "what was given"
         problem = f"{shown} is no whole number from {least} to {MOST:,}"
         raise ConfigError(name, problem, f"set another {name}")
