@@ -52,8 +52,8 @@ llama-3-8b on a100-80gb-sxm; bf16 weights, bf16 cache
   the same and 4,096 of prompt          226.70 ms, 2830.8 FLOP/B: waits for arithmetic
   pause, in decode steps                18.9
   tokens at the ridge                   233 a step take as long as its memory (linear layers alone)
-  decode crosses the ridge              never (levels off at 65.3 FLOP/B); some batch does at \
-contexts up to 822
+  decode crosses the ridge              never (levels off at 65.3 FLOP/B); some batch does up \
+to contexts of 822
   largest first chunk in 25/50/100 ms   448 / 923 / 1,852
   drafts pay (α 0.8, c 0.05)            at any batch
 """
@@ -97,6 +97,15 @@ def test_numbers_of_a_device_replaced(run: Run) -> None:
     assert told["sequences"] == (20 * 10**9 - 16_060_522_496) // (2_000 * 131_072)
     less = json.loads(said(run, "--utilisation", "0.9", "--overhead", "1.5", "--json"))
     assert less["blocks"] == int((0.9 * 80 * 2**30 - 16_060_522_496 - 1.5e9) // (16 * 131_072))
+
+
+def test_a_batch_that_crosses_the_ridge_but_does_not_fit(run: Run) -> None:
+    assert (
+        "  from batch 5,649 on (levels off at 157.2 FLOP/B); some batch does up to contexts of 822"
+        in (said(run, "--context", "800"))
+    )
+    assert "; but 666 fit\n" in said(run, "--context", "800")
+    assert "never, at any context" in said(run, "--bandwidth", "1")
 
 
 def test_a_prompt_is_no_longer_than_the_model_takes_unless_asked(run: Run) -> None:
@@ -226,7 +235,7 @@ def test_a_picture_without_matplotlib(
         ("--batch 0", "batch: 0 is no whole number from 1"),
         (
             "--batch 9999999999999999999",
-            "batch: int is no whole number from 1 to 1,000,000,000,000",
+            "batch: what was given is no whole number from 1 to",
         ),
         ("--tp 3", "tp: 3 ranks cannot share 32 query heads; choose a divisor of 32"),
         ("--bandwidth 0", "bandwidth: 0 of 'a100-80gb-sxm' is no whole number above 0"),

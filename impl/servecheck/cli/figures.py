@@ -125,13 +125,19 @@ def _time_rows(d: Deployment, asked: Asked) -> Iterator[Row]:
 
 def _limit_rows(d: Deployment, asked: Asked) -> Iterator[Row]:
     from servespec.theory.break_even import last_paying_batch
+    from servespec.theory.memory import sequences_that_fit
     from servespec.theory.roofline import crossing, decodes, largest_chunk, longest_crossing
 
     found, longest = crossing(d, asked.context), longest_crossing(d)
     limit = float(found.limit)
-    where = "any context" if longest is None else f"contexts up to {longest:,}"
+    where = "at any context" if longest is None else f"up to contexts of {longest:,}"
     crosses = "never" if found.batch is None else f"from batch {found.batch:,} on"
-    shown = f"{crosses} (levels off at {limit:.1f} FLOP/B); some batch does at {where}"
+    shown = f"{crosses} (levels off at {limit:.1f} FLOP/B); some batch does {where}"
+    if longest == 0:
+        shown = f"never, at any context (levels off at {limit:.1f} FLOP/B)"
+    fit = sequences_that_fit(d, asked.context, None, asked.utilisation, asked.overhead)
+    if found.batch is not None and found.batch > fit:
+        shown += f"; but {fit:,} fit"
     told = {"batch": found.batch, "levels_off_at": limit, "longest_context": longest}
     yield Row("crossing", "decode crosses the ridge", shown, told)
     users = decodes(asked.batch, asked.context)

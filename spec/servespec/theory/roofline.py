@@ -92,8 +92,9 @@ class Work:
 @theorem("ARI-1", Kind.X)
 def work(d: Deployment, step: Iterable[Chunk], kv_writes: bool = False) -> Work:
     """A step of any mix of prefill chunks and decodes takes 2·N·T FLOPs for its T tokens and
-    4·heads·head_dim a layer for each position that a token attends to; it reads the weights once
-    and each attended position of a sequence once. From this follow the tables of memory and time.
+    4·heads·head_dim a layer (MLA: 2·heads·(2·latent + rotary)) for each position that a token
+    attends to; it reads the weights once, and each attended position of a sequence once. From this
+    follow the tables of memory and time.
 
     Raises:
         ConfigError: a chunk reaches beyond the model's context.
@@ -156,7 +157,7 @@ def crossing(d: Deployment, context: int) -> Crossing:
     one = work(d, decodes(1, context))
     ridge = d.device.ridge
     gap = one.flops - ridge * one.kv_read
-    batch = max(ceil(ridge * one.weights / gap), 1) if gap > 0 else None
+    batch = ceil(ridge * one.weights / gap) if gap > 0 else None
     return Crossing(one.flops / one.kv_read, batch)
 
 
