@@ -17,7 +17,7 @@ from typing import Any
 from attrs import frozen
 
 from servecheck.view.errors import ViewError
-from servecheck.view.write import store
+from servecheck.view.write import save
 from servespec.theory.chunking import Trade
 from servespec.theory.devices import TERA
 from servespec.theory.memory import Deployment
@@ -210,4 +210,4 @@ def _save(figure: Any, path: Path) -> None:
     matplotlib = import_module("matplotlib")
     with matplotlib.rc_context({"font.size": 9.5, "svg.hashsalt": "servecheck"}):
         figure.savefig(out, format=kind, dpi=144, metadata=unsaid)
-    store(out.getvalue(), path)
+    save(out.getvalue(), path)

@@ -89,11 +89,11 @@ def write(scene: Scene, path: Path) -> None:
     Raises:
         ViewError: the ending is not known, the file cannot be written, or not this kind of file.
     """
-    store(writer_for(path)(scene), path)
+    save(writer_for(path)(scene), path)
 
 
-def store(content: bytes, path: Path) -> None:
-    """Write the whole content of a file, or leave none.
+def save(content: bytes, path: Path) -> None:
+    """Write the content of a file, whole or not at all.
 
     Raises:
         ViewError: it cannot be written.

@@ -145,9 +145,9 @@ def least_gain(alpha: Number, cost: Number) -> Fraction | None:
 
 @theorem("SPE-7", Kind.X)
 def best_gamma(alpha: Number, cost: Number) -> int | None:
-    """The speed-up as a function of γ rises, stands still at most once, and falls: its first
-    maximum is the first γ at which one draft more gains nothing. There is none where every draft
-    gains: at c = 0 < α, and at α = 1 > c.
+    """The speed-up as a function of γ rises and then falls, and for 0 < α < 1 it stands still at
+    most once, between: its first maximum is the first γ at which one draft more gains nothing.
+    There is none where every draft gains: at c = 0 < α, and at α = 1 > c.
 
     One draft more adds α^(γ+1) tokens and the cost c, so it gains exactly if
     g(γ) = α^(γ+1)·(1 + γc) − c·E(γ) > 0, with E the expected tokens. And

@@ -14,7 +14,7 @@ or a rejected token that stayed would lead to a wrong token, or to none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from attrs import evolve, field, frozen
 
@@ -68,29 +68,27 @@ def serve(server: Server, script: Script) -> tuple[Moment, ...]:
     state, turns = server.machine.initial(), dict[str, int]()
     moments: list[Moment] = []
 
-    def do(action: Action) -> State:
+    def do(action: Action) -> None:
+        nonlocal state
         moved = server.machine.apply(state, action)
-        moments.append(Moment(action, moved.state, moved.events))
-        return moved.state
+        state = moved.state
+        moments.append(Moment(action, state, moved.events))
 
-    for action in _endless(script):
-        if len(moments) > len(script) and not state.live:
-            break
-        if len(moments) > 2 * (len(script) + server.most_passes):
-            left = [request.id for request in state.live]
-            raise SpecError("serve", f"{left} are not served", "give them room, or more passes")
+    def play(action: Action) -> None:
         if isinstance(action, Discard):
-            state = do(Schedule())
-        state = do(action)
+            do(Schedule())
+        do(action)
         if isinstance(action, Schedule):
-            state = do(answer(server, state, turns))
-    return tuple(moments)
+            do(answer(server, state, turns))
 
-
-def _endless(script: Script) -> Iterator[Action]:
-    yield from script
-    while True:
-        yield Schedule()
+    for action in script:
+        play(action)
+    for _ in range(server.most_passes):
+        if not state.live:
+            return tuple(moments)
+        play(Schedule())
+    left = [request.id for request in state.live]
+    raise SpecError("serve", f"{left} are not served", "give them room, or more passes")
 
 
 def answer(server: Server, state: State, turns: dict[str, int]) -> Complete:
@@ -152,8 +150,8 @@ def outputs(moments: Sequence[Moment]) -> dict[str, Tokens]:
 @theorem("SPE-4", Kind.H)
 def greedy_differs(server: Server, script: Script) -> str | None:
     """With greedy decoding the output is exactly what the target alone would give, whatever the
-    drafts are, and whatever sharing, chunking, preemption and neighbours do; of who is aborted, the
-    beginning of it.
+    drafts are, and whatever sharing, chunking, preemption and neighbours do, wherever CON-1 holds;
+    of who is aborted, the beginning of it.
 
     Each id is submitted once.
 
