@@ -253,7 +253,7 @@ def test_a_picture_without_matplotlib(
         ("--chunked --budgets 0", "budget: 0 is no whole number from 1"),
         ("--chunked --context 1", "context: 1 is no whole number from 2"),
         ("--chunked --batch 1025", "batch: 1025 users are more than the machine is asked to hold"),
-        ("--plot x.pdf", "x.pdf: what to write is told by the ending; give .png or .svg"),
+        ("--plot x.pdf", "x.pdf: a plot is a .png or .svg; name the file so"),
     ],
 )
 def test_bad_input_is_one_line(run: Run, args: str, message: str) -> None:

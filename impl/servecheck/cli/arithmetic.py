@@ -78,7 +78,7 @@ def command(
     from servecheck.cli.catalogue import listed as list_catalogue
     from servecheck.cli.figures import Asked, figures
     from servecheck.cli.trade import trade
-    from servecheck.view.charts import check_ending
+    from servecheck.view.curves import ending
     from servecheck.view.errors import ViewError
     from servespec.theory.dtypes import dtype as format_of
     from servespec.theory.memory import Deployment, fits_model
@@ -106,7 +106,7 @@ def command(
     fits_model(shape, "prompt", asked.prompt)
     try:
         if plot is not None:
-            check_ending(plot)
+            ending(plot)
         if chunked:
             return trade(d, asked, _budgets(budgets), plot, as_json)
         return figures(d, asked, plot, as_json)

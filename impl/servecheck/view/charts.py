@@ -16,14 +16,13 @@ from typing import Any
 
 from attrs import frozen
 
+from servecheck.view.curves import FORMATS, ending
 from servecheck.view.errors import ViewError
 from servecheck.view.write import save
 from servespec.theory.chunking import Trade
 from servespec.theory.devices import TERA
 from servespec.theory.memory import Deployment
 from servespec.theory.roofline import Work, crossing, milliseconds, seconds
-
-ENDINGS = (".png", ".svg")
 
 INK, MUTED, MEMORY, ARITHMETIC = "#222222", "#777777", "#2f6db3", "#c4512d"
 """What waits for memory, and what for arithmetic."""
@@ -35,17 +34,6 @@ class Point:
 
     name: str
     work: Work
-
-
-def check_ending(path: Path) -> None:
-    """A chart is a .png or an .svg.
-
-    Raises:
-        ViewError: this is another kind of file.
-    """
-    if path.suffix.lower() not in ENDINGS:
-        known = " or ".join(ENDINGS)
-        raise ViewError(f"{path}: what to write is told by the ending; give {known}")
 
 
 def write_roofline(d: Deployment, context: int, points: Sequence[Point], path: Path) -> None:
@@ -203,11 +191,10 @@ def _canvas(path: Path) -> tuple[Any, Any]:
 
 
 def _save(figure: Any, path: Path) -> None:
-    """The same chart is the same file: no date, no version in it."""
-    kind = path.suffix.lower().removeprefix(".")
-    unsaid = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
+    """The same chart is the same file."""
+    kind = ending(path)
     out = BytesIO()
     matplotlib = import_module("matplotlib")
     with matplotlib.rc_context({"font.size": 9.5, "svg.hashsalt": "servecheck"}):
-        figure.savefig(out, format=kind, dpi=144, metadata=unsaid)
+        figure.savefig(out, format=kind.removeprefix("."), dpi=144, metadata=FORMATS[kind])
     save(out.getvalue(), path)
