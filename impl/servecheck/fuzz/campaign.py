@@ -191,9 +191,9 @@ class _Guarded:
 
     inner: Beside
 
-    def follow(self, step: Step) -> None:
+    def follow(self, step: Step) -> State | None:
         try:
-            self.inner.follow(step)
+            return self.inner.follow(step)
         except Lost as lost:
             raise _Gone(lost, step.machine, True) from lost
 

@@ -127,9 +127,12 @@ class Walk:
         self.marks.update(marks_of(step))
         if self.follower is not None:
             try:
-                self.follower.follow(step)
+                adopted = self.follower.follow(step)
             except Diverged as parted:
                 raise self.fall("LOCKSTEP", FOLLOWED, str(parted)) from parted
+            if adopted is not None:
+                self.state = adopted
+                self.watch.restart(adopted)
         self._remember(before, moved.events)
 
     def refuses(self, action: Action) -> None:
