@@ -126,9 +126,12 @@ def command(
 
 def _deviations(file: Path | None) -> tuple[Deviation, ...]:
     from servecheck.lockstep.deviations import REGISTER, DeviationError, read_deviations
+    from servecheck.lockstep.shown import check_traces
 
     try:
-        return read_deviations(file or REGISTER)
+        found = read_deviations(file or REGISTER)
+        check_traces(found)
+        return found
     except DeviationError as error:
         raise BadInput(escaped(str(error))) from None
 
@@ -199,6 +202,9 @@ def lines(found: Summary) -> Iterator[Line]:
         yield from _folded("never checked", found.vacuous)
     if found.seen is not None and found.seen.known:
         yield from _table("known deviations of the engine", found.seen.known)
+        yield from _table("state adopted after them, followed on", found.seen.adopted)
+        if found.seen.let_go:
+            yield from _table("let go after them, undetermined from there", found.seen.let_go)
     if found.known:
         yield from _table("falls that the specification knows of", found.known)
     yield from _table("moves", found.moves)
@@ -226,6 +232,8 @@ def _why(found: Summary) -> str:
             return "the engine does not do the same twice"
         case "undetermined" if found.fall is not None:
             return "the engine diverged, and could not be run again"
+        case "undetermined" if found.seen is not None and found.seen.let_go:
+            return "nothing else fell, and the engine was let go at a known deviation"
         case "undetermined" if found.notes:
             return "the engine is gone, and had not diverged"
     ended = "interrupted" if found.interrupted else "ended"
@@ -305,6 +313,8 @@ def _told(found: Summary) -> dict[str, object]:
             "not_seen": dict(sorted(seen.unseen.items())),
             "worlds_refused": seen.refused,
             "known_deviations": dict(sorted(seen.known.items())),
+            "adopted": dict(sorted(seen.adopted.items())),
+            "let_go": dict(sorted(seen.let_go.items())),
         },
         "report": None if found.report is None else list(found.report.lines),
         "trace": None if found.trace is None else str(found.trace),

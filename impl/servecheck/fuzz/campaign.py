@@ -14,8 +14,10 @@ The verdict *holds* only if the time asked for was spent and nothing fell.
 An engine may go along (`following`). Then it can also *diverge*: the divergence is run on two new
 engines before it is believed (`lockstep.twice`), or else the engine is *nondeterministic*; it is
 shrunk with new engines beside it. An engine that dies or hangs ends the campaign *undetermined*,
-unless it diverged. Where the register of known deviations has an entry that matched nothing, or one
-that has expired, the campaign is *stale*.
+unless it diverged. After a known deviation the walk goes on from the engine's state; where that
+cannot be, the engine is let go, and a campaign in which nothing fell is *undetermined* too. Where
+the register of known deviations has an entry that nothing shows any more, or one that has expired,
+the campaign is *stale*.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ from servecheck.fuzz.worlds import Draw, Worlds, anywhere
 from servecheck.lockstep.deviations import complaints
 from servecheck.lockstep.follow import Diverged, Follower
 from servecheck.lockstep.report import LOCKSTEP, Report, of_divergence, of_fall
+from servecheck.lockstep.shown import shown
 from servecheck.lockstep.subject import Beside, Lost, Parted, Subject
 from servecheck.lockstep.twice import Twice, twice
 from servecheck.marks import Mark, possible
@@ -122,6 +125,10 @@ class Seen:
     """Worlds that the engine could not have."""
     known: Counter[str]
     """Known deviations, by id."""
+    adopted: Counter[str]
+    """Those after which the specification went on from the engine's state."""
+    let_go: Counter[str]
+    """Those after which the engine was let go: undetermined from there."""
 
 
 @frozen
@@ -215,6 +222,8 @@ class _Campaign:
     failures: Path | None = None
     again: str | None = None
     today: date | None = None
+    still: frozenset[str] = frozenset()
+    """Known deviations that their traces show."""
     tally: Tally = field(factory=Tally)
     fell_at: float | None = None
 
@@ -308,10 +317,13 @@ class _Campaign:
             ended.notes = tuple(_last_known(gone, tally.last))
         elif fall is None and ended.verdict is Verdict.HOLDS and subject and subject.capabilities:
             today = self.today or date.today()
-            engine, met = subject.capabilities, subject.matched
+            engine, met = subject.capabilities, self.still | subject.matched.keys()
             ended.notes = tuple(complaints(subject.deviations, engine, met, today))
             if ended.notes and subject.followed:
                 ended.verdict = Verdict.STALE
+            elif subject.let_go:
+                ended.verdict = Verdict.UNDETERMINED
+            ended.notes += tuple(_let_go(subject))
         elif fall is not None:
             if subject is not None and fall.property_id == LOCKSTEP:
                 self.judge(subject, fall, ended, shrinks and not interrupted)
@@ -401,9 +413,14 @@ class _Campaign:
         machine = Machine(fall.config, fall.policy)
         verdict = Recorded("falls", fall.property_id, fall.what)
         try:
-            with suppress(SpecError):
-                record(path, machine, fall.actions, verdict, seed=self.seed)
+            record(path, machine, fall.actions, verdict, seed=self.seed)
             ended.trace = path
+        except SpecError as error:
+            if fall.property_id != LOCKSTEP:
+                ended.trace = path  # the action that cannot be carried out is what fell
+                return
+            what = f"the trace is not whole: from an adopted state only: {error}"
+            ended.notes = (*ended.notes, what)
         except TraceError as error:
             ended.notes = (*ended.notes, f"the trace is not written: {error}")
 
@@ -433,6 +450,8 @@ def _seen(subject: Subject) -> Seen | None:
         subject.unseen,
         subject.refused,
         subject.matched,
+        subject.adopted,
+        subject.let_go,
     )
 
 
@@ -447,6 +466,14 @@ def _fall_of(smallest: Parted, found: PropertyFell) -> PropertyFell:
         machine.policy,
         smallest.actions,
     )
+
+
+def _let_go(subject: Subject) -> Iterator[str]:
+    """Known deviations from which on nothing was seen of the engine."""
+    for name, count in sorted(subject.let_go.items()):
+        times = "once" if count == 1 else f"{count:,} times"
+        why = subject.why_let_go[name]
+        yield f"let go {times} at {name!r}, undetermined from there: {why}"
 
 
 def _last_known(gone: _Gone, last: Walk | None) -> Iterator[str]:
@@ -495,6 +522,7 @@ def campaign(
         ConfigError: there is no such profile.
         Unsupported: the engine takes none of the worlds.
         EngineError: the engine is not what it says it is, or cannot be started.
+        DeviationError: the trace of a known deviation of this engine does not show it.
     """
     if profile is not None and profile not in NAMED:
         raise ConfigError("profile", f"{profile!r} is unknown", f"take one of {', '.join(NAMED)}")
@@ -514,6 +542,7 @@ def campaign(
         failures,
         again,
         today,
+        frozenset() if subject is None else shown(subject),
     )
     interrupted, gone = False, None
     try:
@@ -542,6 +571,7 @@ def rerun(
 
     Raises:
         EngineError: the engine cannot be made.
+        DeviationError: the trace of a known deviation of this engine does not show it.
         ActionDisabled: the program is not legal.
     """
     subject = _subject(following)
@@ -549,6 +579,7 @@ def rerun(
     work = _Campaign(0.0, 0, 0, None, _silent, monotonic, begun, subject, again=again)
     machine, gone = trace.machine, None
     follower = None if subject is None else _Guarded(subject(machine))
+    work.still = frozenset() if subject is None else shown(subject)
     walk = Walk(machine, tuple(PROPERTIES.values()), follower=follower)
     try:
         for action in trace.actions:

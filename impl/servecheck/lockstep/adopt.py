@@ -177,7 +177,9 @@ class _Adoption:
         for copies in told(self.shown.state.pool.index, "its index"):
             key = self.names.keys.get(copies.key) or self._witness(copies.blocks, requests)
             if not self.names.agree(copies.key, key) or not copies.blocks:
-                raise NotAdoptable(f"the name of the key on blocks {copies.blocks} is not one key's")
+                raise NotAdoptable(
+                    f"the name of the key on blocks {copies.blocks} is not one key's"
+                )
             for block in copies.blocks:
                 if block in found:
                     raise NotAdoptable(f"block {block} carries two keys")
@@ -238,7 +240,10 @@ class _Adoption:
     def _hits(self, r: Request, table: Blocks, start: int) -> int:
         """How many blocks of an admitted table were found: those before its first token, and one
         more where all of the text was found and the last token is recomputed in place (rule 11)."""
-        size, whole = self.step.machine.config.block_size, start // self.step.machine.config.block_size
+        size, whole = (
+            self.step.machine.config.block_size,
+            start // self.step.machine.config.block_size,
+        )
         if start % size:
             return whole + 1
         last = self.step.machine.policy.hit_cap is HitCap.NONE and start + 1 == r.length
@@ -303,5 +308,3 @@ class _Adoption:
             for b in entry.table[len(entry.table) - entry.new_blocks :]:
                 content[b] = ()
         return content
-
-

@@ -2,10 +2,10 @@
 
 Theory of operation. An entry names an engine, versions, the rule that is not kept, and how the
 first difference shows: by the name of its field and the kind of the action. It is never enough that
-a property fell. A divergence that an entry matches is *known*: it is counted, and the run of the
-engine ends there. An entry has to earn its place: one that applies to the engine under test and
-matched nothing in a whole campaign is *stale*, one whose date has passed is *expired*, and either
-fails the campaign.
+a property fell. A divergence that an entry matches is *known*: it is counted, and the run goes on
+from the state that the engine is in (`adopt`). An entry has to earn its place: one that applies to
+the engine under test, but neither its trace (`shown`) nor a whole campaign shows what it knows, is
+*stale*; one whose date has passed is *expired*; and either fails the campaign.
 
 Reading is strict: what is unknown, missing or of the wrong kind is a `DeviationError` that names
 file, entry and field.
@@ -13,6 +13,7 @@ file, entry and field.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Iterator
 from datetime import date, datetime
@@ -31,6 +32,7 @@ from servespec.rules import RULES
 REGISTER = Path(__file__).with_name("deviations.toml")
 """The register that comes with servecheck."""
 
+NUMBER = re.compile("[0-9]+")
 KINDS = tuple(kind.__name__ for kind in get_args(Action))
 TEXTS = ("id", "engine", "rule", "field", "action", "trace", "link")
 FIELDS = (*TEXTS, "versions", "expires")
@@ -61,14 +63,19 @@ class Deviation:
     rule: str
     field: str
     action: str
-    trace: str
+    trace: Path
+    """The smallest program that shows it; in the register relative to that."""
     link: str
     expires: date
+    register: Path
+    """Where the entry stands."""
 
     def applies(self, engine: str, version: str) -> bool:
-        """The entry speaks of this engine in this version."""
-        low, high = map(numbers, self.versions)
-        return self.engine == engine and low <= numbers(version) <= high
+        """The entry speaks of this engine in this version. A part left out is 0."""
+        here, low, high = map(numbers, (version, *self.versions))
+        longest = max(len(here), len(low), len(high))
+        low, this, high = (v + (0,) * (longest - len(v)) for v in (low, here, high))
+        return self.engine == engine and bool(here) and low <= this <= high
 
     def matches(self, divergence: Divergence) -> bool:
         """The divergence is the one that the entry knows."""
@@ -80,12 +87,15 @@ class Deviation:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """A version as numbers, up to the first part that is none."""
+    """A version as numbers, up to the first part that is more than one: 0.33.1+cu128 is 0.33.1."""
     found: tuple[int, ...] = ()
     for part in version.split("."):
-        if not part.isascii() or not part.isdigit():
+        digits = NUMBER.match(part)
+        if digits is None:
             break
-        found += (int(part),)
+        found += (int(digits[0]),)
+        if digits[0] != part:
+            break
     return found
 
 
@@ -166,8 +176,13 @@ def _entry(file: Path, where: str, table: object) -> Deviation:
     expires = fields["expires"]
     if not isinstance(expires, date) or isinstance(expires, datetime):
         raise _wrong(file, where, "expires", f"{expires!r} is no date", "write 2027-01-31")
+    trace = file.parent / texts.pop("trace")
+    if not trace.is_file():
+        raise _wrong(
+            file, where, "trace", f"there is no file {trace}", "give the trace that shows it"
+        )
     versions = _versions(file, where, fields["versions"])
-    return Deviation(**texts, versions=versions, expires=expires)
+    return Deviation(**texts, trace=trace, versions=versions, expires=expires, register=file)
 
 
 def _versions(file: Path, where: str, value: object) -> tuple[str, str]:

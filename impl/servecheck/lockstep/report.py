@@ -30,7 +30,7 @@ from servecheck.engines.protocol import Capabilities
 from servecheck.fuzz.tell import tell_action, tell_config, tell_policy, tell_program
 from servecheck.lockstep.compare import Difference
 from servecheck.lockstep.follow import ANSWER
-from servecheck.lockstep.subject import Parted
+from servecheck.lockstep.subject import Adoption, Parted
 from servespec.actions import Action
 from servespec.config import Config
 from servespec.policy import Policy
@@ -102,6 +102,8 @@ class Report:
     why: str
     replay: str | None
     """The command that does it again."""
+    adoptions: tuple[Adoption, ...] = ()
+    """Known deviations on the way, after which the engine's state was adopted."""
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -121,6 +123,10 @@ class Report:
             f"sizes      {tell_config(self.config)}",
             f"program    {count} action{'' if count == 1 else 's'}",
             *(f"  {line}" for line in tell_program(self.actions)),
+            *(
+                f"adopted    the engine's state after {a.number + 1}, by {a.id}"
+                for a in self.adoptions
+            ),
             f"expected   {self.expected}",
             f"observed   {self.observed}",
             f"why        {self.why}",
@@ -172,6 +178,7 @@ def of_divergence(
         f"{first.field}: {observed}",
         why,
         replay,
+        parted.adoptions,
     )
 
 
