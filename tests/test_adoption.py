@@ -19,8 +19,9 @@ from servecheck.fuzz.campaign import Summary, Verdict, campaign, rerun
 from servecheck.fuzz.wander import Wanderer
 from servecheck.lockstep.adopt import NotAdoptable, Shown, adopted
 from servecheck.lockstep.compare import Difference
-from servecheck.lockstep.deviations import Deviation, DeviationError, numbers, read_deviations
+from servecheck.lockstep.deviations import Deviation, numbers, read_deviations
 from servecheck.lockstep.follow import follower
+from servecheck.lockstep.register import RegisterError
 from servecheck.lockstep.report import of_divergence
 from servecheck.lockstep.shown import check_traces, shown
 from servecheck.lockstep.subject import Adoption, Subject, parted
@@ -359,29 +360,25 @@ def test_a_program_that_meets_a_known_deviation_only_is_no_failure(tmp_path: Pat
 
 
 def test_a_trace_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DeviationError, match=r"deviation 1, field trace: there is no file .*gone"):
+    with pytest.raises(RegisterError, match=r"deviation 1, field trace: there is no file .*gone"):
         read_deviations(register(tmp_path, trace='"gone.jsonl"'))
 
 
 def test_a_trace_that_is_none_is_named(tmp_path: Path) -> None:
     entries = read_deviations(register(tmp_path, trace='"deviations.toml"'))
-    with pytest.raises(
-        DeviationError, match=r"deviation 'head-first', field trace: .*:1: not JSON"
-    ):
+    with pytest.raises(RegisterError, match=r"deviation 'head-first', field trace: .*:1: not JSON"):
         check_traces(entries)
 
 
 def test_a_trace_that_ends_otherwise_is_named(tmp_path: Path) -> None:
     entries = read_deviations(register(tmp_path, trace='"Abort.jsonl"'))
-    with pytest.raises(
-        DeviationError, match="ends with Abort, and the deviation shows at Complete"
-    ):
+    with pytest.raises(RegisterError, match="ends with Abort, and the deviation shows at Complete"):
         check_traces(entries)
 
 
 def test_a_trace_that_shows_something_else_is_named(tmp_path: Path) -> None:
     entries = read_deviations(register(tmp_path, field='"waiting"'))
-    with pytest.raises(DeviationError, match=r"shows something else: fast .*: free queue: "):
+    with pytest.raises(RegisterError, match=r"shows something else: fast .*: free queue: "):
         known(entries, broken.HeadFirst)
 
 
@@ -391,7 +388,7 @@ def test_a_trace_of_other_sizes_is_named(tmp_path: Path) -> None:
 
     record(tmp_path / "big.jsonl", Machine(evolve(SMALL, num_blocks=9), VLLM_0_33), ENDS)
     entries = read_deviations(register(tmp_path, trace='"big.jsonl"'))
-    with pytest.raises(DeviationError, match=r"does not take the sizes and choices of .*big"):
+    with pytest.raises(RegisterError, match=r"does not take the sizes and choices of .*big"):
         known(entries, Tiny)
 
 
@@ -466,11 +463,11 @@ def wrong() -> Iterator[tuple[dict[str, str | None], str]]:
 @pytest.mark.parametrize(("changed", "what"), list(wrong()))
 def test_a_wrong_entry_is_named(changed: dict[str, str | None], what: str, tmp_path: Path) -> None:
     file = register(tmp_path, **changed)
-    with pytest.raises(DeviationError, match=what) as caught:
+    with pytest.raises(RegisterError, match=what) as caught:
         read_deviations(file)
     assert str(file) in str(caught.value)
 
 
 def test_a_register_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DeviationError, match="cannot be read"):
+    with pytest.raises(RegisterError, match="cannot be read"):
         read_deviations(tmp_path / "none.toml")

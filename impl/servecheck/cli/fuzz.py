@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from servecheck.cli.options import Json
-from servecheck.cli.terminal import BadInput, Exit, Part, complain, escaped, say, say_json
+from servecheck.cli.terminal import BadInput, Exit, Part, complain, say, say_json
 from servecheck.cli.terminal import progress as bar
 
 if TYPE_CHECKING:
@@ -125,15 +125,12 @@ def command(
 
 
 def _deviations(file: Path | None) -> tuple[Deviation, ...]:
-    from servecheck.lockstep.deviations import REGISTER, DeviationError, read_deviations
+    from servecheck.lockstep.deviations import REGISTER, read_deviations
     from servecheck.lockstep.shown import check_traces
 
-    try:
-        found = read_deviations(file or REGISTER)
-        check_traces(found)
-        return found
-    except DeviationError as error:
-        raise BadInput(escaped(str(error))) from None
+    found = read_deviations(file or REGISTER)
+    check_traces(found)
+    return found
 
 
 def _again(engine: str | None, process: str | None, level: str | None, spec_only: bool) -> str:
@@ -192,7 +189,14 @@ def lines(found: Summary) -> Iterator[Line]:
         if line.startswith("replay "):
             yield line  # whole, to be copied
             continue
-        folded = wrap(line, WIDTH, subsequent_indent=" " * 11, drop_whitespace=False)
+        # A link is not to be cut at its hyphens.
+        folded = wrap(
+            line,
+            WIDTH,
+            subsequent_indent=" " * 11,
+            drop_whitespace=False,
+            break_on_hyphens=not line.startswith("similar "),
+        )
         yield from map(str.rstrip, folded)
     if found.trace is not None:
         yield f"written    {found.trace}"
@@ -317,6 +321,9 @@ def _told(found: Summary) -> dict[str, object]:
             "let_go": dict(sorted(seen.let_go.items())),
         },
         "report": None if found.report is None else list(found.report.lines),
+        "similar": []
+        if found.report is None
+        else [{"id": r.id, "url": r.url, "summary": r.summary} for r in found.report.similar],
         "trace": None if found.trace is None else str(found.trace),
         "fall": None
         if fall is None

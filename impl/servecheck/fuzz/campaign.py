@@ -522,7 +522,7 @@ def campaign(
         ConfigError: there is no such profile.
         Unsupported: the engine takes none of the worlds.
         EngineError: the engine is not what it says it is, or cannot be started.
-        DeviationError: the trace of a known deviation of this engine does not show it.
+        RegisterError: the trace of a known deviation of this engine does not show it.
     """
     if profile is not None and profile not in NAMED:
         raise ConfigError("profile", f"{profile!r} is unknown", f"take one of {', '.join(NAMED)}")
@@ -571,7 +571,7 @@ def rerun(
 
     Raises:
         EngineError: the engine cannot be made.
-        DeviationError: the trace of a known deviation of this engine does not show it.
+        RegisterError: the trace of a known deviation of this engine does not show it.
         ActionDisabled: the program is not legal.
     """
     subject = _subject(following)

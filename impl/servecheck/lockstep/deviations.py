@@ -7,24 +7,23 @@ from the state that the engine is in (`adopt`). An entry has to earn its place: 
 the engine under test, but neither its trace (`shown`) nor a whole campaign shows what it knows, is
 *stale*; one whose date has passed is *expired*; and either fails the campaign.
 
-Reading is strict: what is unknown, missing or of the wrong kind is a `DeviationError` that names
-file, entry and field.
+Reading is strict: see `lockstep.register`.
 """
 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Iterator
 from datetime import date, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import get_args
 
-from attrs import define, frozen
+from attrs import frozen
 
 from servecheck.engines.protocol import Capabilities
 from servecheck.lockstep.follow import Divergence
+from servecheck.lockstep.register import Table, tables
 from servespec.actions import Action
 from servespec.properties import PROPERTIES
 from servespec.rules import RULES
@@ -36,20 +35,6 @@ NUMBER = re.compile("[0-9]+")
 KINDS = tuple(kind.__name__ for kind in get_args(Action))
 TEXTS = ("id", "engine", "rule", "field", "action", "trace", "link")
 FIELDS = (*TEXTS, "versions", "expires")
-
-
-@define(eq=False)
-class DeviationError(Exception):
-    """A register that cannot be read. `str` gives one line: where, what, what to do."""
-
-    file: Path
-    where: str | None
-    what: str
-    what_to_do: str
-
-    def __str__(self) -> str:
-        where = "" if self.where is None else f", {self.where}"
-        return f"{self.file}{where}: {self.what}; {self.what_to_do}"
 
 
 @frozen
@@ -120,77 +105,39 @@ def read_deviations(file: Path = REGISTER) -> tuple[Deviation, ...]:
     """The entries of a register.
 
     Raises:
-        DeviationError: it cannot be read, or is not what it should be.
+        RegisterError: it cannot be read, or is not what it should be.
     """
-    try:
-        told: dict[str, object] = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DeviationError(
-            file, None, f"cannot be read ({error.strerror or error})", "name another file"
-        ) from None
-    except ValueError as error:
-        raise DeviationError(file, None, f"this is no TOML ({error})", "mend it") from None
-    tables = told.pop("deviation", [])
-    for name in told:
-        raise DeviationError(file, name, "this field is unknown", "write [[deviation]] tables")
-    if not isinstance(tables, list):
-        raise DeviationError(file, "deviation", "this is no list", "write [[deviation]] tables")
-    found: list[Deviation] = []
-    for number, table in enumerate(tables, 1):
-        entry = _entry(file, f"deviation {number}", table)
-        if any(entry.id == other.id for other in found):
-            raise _wrong(file, f"deviation {number}", "id", f"{entry.id!r} stands twice")
-        found.append(entry)
-    return tuple(found)
+    return tuple(_entry(table) for table in tables(file, "deviation", FIELDS))
 
 
-def _wrong(file: Path, entry: str, name: str, what: str, to_do: str = "mend it") -> DeviationError:
-    return DeviationError(file, f"{entry}, field {name}", what, to_do)
-
-
-def _entry(file: Path, where: str, table: object) -> Deviation:
-    if not isinstance(table, dict):
-        raise DeviationError(file, where, "this is no table", "write [[deviation]] tables")
-    fields: dict[str, object] = {str(name): value for name, value in table.items()}
-    for name in fields:
-        if name not in FIELDS:
-            raise _wrong(file, where, name, "it is unknown", f"take one of {', '.join(FIELDS)}")
-    for name in FIELDS:
-        if name not in fields:
-            raise _wrong(file, where, name, "it is missing", "say it")
-    texts: dict[str, str] = {}
-    for name in TEXTS:
-        value = fields[name]
-        if not isinstance(value, str) or not value:
-            raise _wrong(file, where, name, f"expected a text, found {value!r}")
-        texts[name] = value
+def _entry(table: Table) -> Deviation:
+    texts = {name: table.text(name) for name in TEXTS}
     rules = {rule.number for rule in RULES} | set(PROPERTIES)
     if texts["rule"] not in rules:
         advice = "take a number or a property of spec/README.md"
-        raise _wrong(file, where, "rule", f"{texts['rule']!r} is unknown", advice)
+        raise table.wrong("rule", f"{texts['rule']!r} is unknown", advice)
     if texts["action"] not in KINDS:
         advice = f"take one of {', '.join(KINDS)}"
-        raise _wrong(file, where, "action", f"{texts['action']!r} is unknown", advice)
+        raise table.wrong("action", f"{texts['action']!r} is unknown", advice)
     if not texts["link"].startswith("https://"):
-        raise _wrong(file, where, "link", f"{texts['link']!r} is no link", "begin with https://")
-    expires = fields["expires"]
+        raise table.wrong("link", f"{texts['link']!r} is no link", "begin with https://")
+    expires = table.fields["expires"]
     if not isinstance(expires, date) or isinstance(expires, datetime):
-        raise _wrong(file, where, "expires", f"{expires!r} is no date", "write 2027-01-31")
-    trace = file.parent / texts.pop("trace")
+        raise table.wrong("expires", f"{expires!r} is no date", "write 2027-01-31")
+    trace = table.file.parent / texts.pop("trace")
     if not trace.is_file():
-        raise _wrong(
-            file, where, "trace", f"there is no file {trace}", "give the trace that shows it"
-        )
-    versions = _versions(file, where, fields["versions"])
-    return Deviation(**texts, trace=trace, versions=versions, expires=expires, register=file)
+        raise table.wrong("trace", f"there is no file {trace}", "give the trace that shows it")
+    versions = _versions(table)
+    return Deviation(**texts, trace=trace, versions=versions, expires=expires, register=table.file)
 
 
-def _versions(file: Path, where: str, value: object) -> tuple[str, str]:
+def _versions(table: Table) -> tuple[str, str]:
+    value = table.fields["versions"]
     if isinstance(value, list) and len(value) == 2:
         low, high = value
         if isinstance(low, str) and isinstance(high, str) and numbers(low) and numbers(high):
             if numbers(low) <= numbers(high):
                 return low, high
-            raise _wrong(file, where, "versions", f"{low} is above {high}", "swap them")
+            raise table.wrong("versions", f"{low} is above {high}", "swap them")
     advice = 'write ["0.33.0", "0.33.2"]: from, to'
-    raise _wrong(file, where, "versions", f"{value!r} is no range", advice)
+    raise table.wrong("versions", f"{value!r} is no range", advice)

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from servecheck.engines.protocol import Unsupported
-from servecheck.lockstep.deviations import Deviation, DeviationError
+from servecheck.lockstep.deviations import Deviation
 from servecheck.lockstep.follow import Diverged
+from servecheck.lockstep.register import RegisterError
 from servecheck.lockstep.subject import Subject, parted
 from servecheck.trace.model import Trace, TraceError
 from servecheck.trace.read import read_trace
@@ -25,7 +26,7 @@ def checked(entry: Deviation) -> Trace:
     """The trace of an entry.
 
     Raises:
-        DeviationError: there is none, it is not legal, or it ends with another action.
+        RegisterError: there is none, it is not legal, or it ends with another action.
     """
     try:
         trace = read_trace(entry.trace)
@@ -46,7 +47,7 @@ def shows(subject: Subject, entry: Deviation) -> bool:
     """The trace of an entry shows its deviation on this engine. False: nothing deviates any more.
 
     Raises:
-        DeviationError: it cannot be run on this engine, or shows something else.
+        RegisterError: it cannot be run on this engine, or shows something else.
         EngineError: the engine cannot be made, or is gone.
     """
     trace = checked(entry)
@@ -67,7 +68,7 @@ def shown(subject: Subject) -> frozenset[str]:
     """Ids of those entries for an engine whose traces show that it still deviates.
 
     Raises:
-        DeviationError: a trace is not what it should be.
+        RegisterError: a trace is not what it should be.
         EngineError: the engine cannot be made, or is gone.
     """
     said = subject.capabilities
@@ -81,11 +82,11 @@ def check_traces(entries: Iterable[Deviation]) -> None:
     """Every entry has a trace that is legal and ends as it should, whatever engine it is for.
 
     Raises:
-        DeviationError: one has not.
+        RegisterError: one has not.
     """
     for entry in entries:
         checked(entry)
 
 
-def _wrong(entry: Deviation, what: str, to_do: str) -> DeviationError:
-    return DeviationError(entry.register, f"deviation {entry.id!r}, field trace", what, to_do)
+def _wrong(entry: Deviation, what: str, to_do: str) -> RegisterError:
+    return RegisterError(entry.register, f"deviation {entry.id!r}, field trace", what, to_do)
