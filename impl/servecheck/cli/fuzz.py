@@ -3,7 +3,7 @@
 Theory of operation. The work is `servecheck.fuzz.campaign`, the engine that goes along is made by
 `servecheck.cli.engines`; here the summary becomes lines, within 80 columns, or one JSON object. On
 a terminal a bar shows the time spent; in a pipe a line on standard error does, every ten seconds.
-Ctrl-C ends the search, not the report.
+Ctrl-C ends the search, not the report; the exit code is 130 then, unless something had fallen.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from contextlib import contextmanager, nullcontext
 from math import isfinite
 from pathlib import Path
 from textwrap import wrap
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -61,6 +62,14 @@ def command(
         str | None,
         typer.Option("--command", metavar="COMMAND", help="Check a process of spec/PROTOCOL.md."),
     ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="How long a process may take for an answer; 10 if not said, 60 for its start. "
+            "Never much longer than --seconds leaves.",
+        ),
+    ] = None,
     level: Annotated[
         str | None,
         typer.Option(metavar="LEVEL", help="Compare at pool, steps or state."),
@@ -85,18 +94,22 @@ def command(
     engine goes along, the fast engine if none is named, and what it shows is compared.
     Exit code 0: the time was spent and nothing else fell; 1: something did, and the smallest
     program found is shown and written to traces/failures; 2: the engine cannot be checked;
-    3: the search was interrupted, or the engine is gone, or does not do the same twice.
+    3: the engine is gone, or was let go at a known deviation, or does not do the same twice;
+    130: it was interrupted before anything fell, and what is known so far is shown.
     """
     from servecheck.cli.engines import subject_of
     from servecheck.fuzz.campaign import Verdict, campaign, rerun
     from servecheck.trace.read import read_trace
 
-    if spec_only and (engine or process or level):
+    if spec_only and (engine or process or level or timeout is not None):
         raise BadInput("--spec-only leaves every engine out; drop it, or the engine")
     if not isfinite(seconds):
         raise BadInput(f"--seconds {seconds} never ends; give a number")
     known = () if spec_only else _deviations(deviations)
-    subjects = nullcontext() if spec_only else subject_of(engine, process, level, known)
+    until = None if program is not None else monotonic() + seconds
+    subjects = (
+        nullcontext() if spec_only else subject_of(engine, process, level, known, timeout, until)
+    )
     again = _again(engine, process, level, spec_only)
     with subjects as subject:
         if program is not None:
@@ -119,6 +132,8 @@ def command(
         for line in lines(found):
             say(*line) if isinstance(line, tuple) else say(line)
     unsure = (Verdict.UNDETERMINED, Verdict.NONDETERMINISTIC)
+    if found.interrupted and found.verdict is Verdict.UNDETERMINED:
+        return Exit.INTERRUPTED
     if found.verdict in unsure:
         return Exit.UNDETERMINED
     return Exit.HOLDS if found.verdict is Verdict.HOLDS else Exit.FALLS
@@ -234,6 +249,8 @@ def _why(found: Summary) -> str:
             return "the register of known deviations is out of date"
         case "nondeterministic":
             return "the engine does not do the same twice"
+        case "undetermined" if found.interrupted and not found.notes:
+            pass
         case "undetermined" if found.fall is not None:
             return "the engine diverged, and could not be run again"
         case "undetermined" if found.seen is not None and found.seen.let_go:

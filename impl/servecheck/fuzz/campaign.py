@@ -553,7 +553,10 @@ def campaign(
         gone = error
     except KeyboardInterrupt:
         interrupted = True
-    return work.summary(interrupted, gone)
+    try:
+        return work.summary(interrupted, gone)
+    except KeyboardInterrupt:  # what was found is told, though not made smaller
+        return work.summary(True, gone, shrinks=False)
 
 
 def _subject(following: EngineFactory | Subject | None) -> Subject | None:

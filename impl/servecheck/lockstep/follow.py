@@ -163,7 +163,7 @@ class EngineFollower:
         found: list[Difference] = []
         try:
             found.extend(self._compared(step))
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # an engine may not end the checker either
             what = ADDRESS.sub("0x…", f"{type(error).__name__}: {error}")
             found.append(Difference(ANSWER, "no error", what))
             raise Diverged(self._divergence(step, tuple(found))) from error

@@ -122,7 +122,7 @@ class Subject:
             made = self.start(machine)
         except EngineError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             what = f"the engine cannot be made: {type(error).__name__}: {error}"
             raise EngineGone(what) from error
         self.capabilities = made.capabilities
