@@ -412,6 +412,15 @@ def test_an_entry_for_another_version_says_nothing(tmp_path: Path) -> None:
     assert known(entries, FastLoop).verdict is Verdict.HOLDS
 
 
+def test_an_entry_says_nothing_where_it_cannot_be_seen(tmp_path: Path) -> None:
+    """Given an entry on the free queue; where plans alone are compared, nothing can show it, and it
+    is not stale for that."""
+    entries = read_deviations(register(tmp_path, levels='["pool", "state"]'))
+    assert known(entries, broken.HeadFirst, level=Level.STEPS, seconds=2).notes == ()
+    assert known(entries, FastLoop, level=Level.STEPS).verdict is Verdict.HOLDS
+    assert known(entries, FastLoop).verdict is Verdict.STALE
+
+
 @pytest.mark.parametrize(
     ("version", "covered"),
     [
@@ -428,8 +437,8 @@ def test_an_entry_for_another_version_says_nothing(tmp_path: Path) -> None:
 )
 def test_a_range_of_versions(version: str, covered: bool, tmp_path: Path) -> None:
     (entry,) = read_deviations(register(tmp_path, versions='["0.33", "0.33.2"]'))
-    assert entry.applies("fast", version) is covered
-    assert not entry.applies("slow", version)
+    assert entry.applies("fast", version, Level.STATE) is covered
+    assert not entry.applies("slow", version, Level.STATE)
     assert numbers("0.33.1+cu128") == (0, 33, 1)
 
 
@@ -456,6 +465,7 @@ def wrong() -> Iterator[tuple[dict[str, str | None], str]]:
     yield {"versions": '"0.33"'}, "field versions: '0.33' is no range"
     yield {"versions": '["2", "1"]'}, "field versions: 2 is above 1"
     yield {"link": '"example.org"'}, "field link: 'example.org' is no link"
+    yield {"levels": '["deep"]'}, "field levels: 'deep' is unknown; take one of events, pool"
     yield {"id": "3"}, "field id: expected a text, found 3"
     yield {"id": '"x'}, "this is no TOML"
 

@@ -21,7 +21,7 @@ from typing import get_args
 
 from attrs import frozen
 
-from servecheck.engines.protocol import Capabilities
+from servecheck.engines.protocol import Capabilities, Level
 from servecheck.lockstep.follow import Divergence
 from servecheck.lockstep.register import Table, tables
 from servespec.actions import Action
@@ -35,6 +35,8 @@ NUMBER = re.compile("[0-9]+")
 KINDS = tuple(kind.__name__ for kind in get_args(Action))
 TEXTS = ("id", "engine", "rule", "field", "action", "trace", "link")
 FIELDS = (*TEXTS, "versions", "expires")
+OPTIONAL = ("levels",)
+LEVELS = {level.name.lower(): level for level in Level}
 
 
 @frozen
@@ -54,9 +56,14 @@ class Deviation:
     expires: date
     register: Path
     """Where the entry stands."""
+    levels: frozenset[Level] = frozenset(Level)
+    """At which it can be seen."""
 
-    def applies(self, engine: str, version: str) -> bool:
-        """The entry speaks of this engine in this version. A part left out is 0."""
+    def applies(self, engine: str, version: str, level: Level) -> bool:
+        """The entry speaks of this engine in this version, compared at this level. A part of a
+        version that is left out is 0."""
+        if level not in self.levels:
+            return False
         here, low, high = map(numbers, (version, *self.versions))
         longest = max(len(here), len(low), len(high))
         low, this, high = (v + (0,) * (longest - len(v)) for v in (low, here, high))
@@ -65,7 +72,7 @@ class Deviation:
     def matches(self, divergence: Divergence) -> bool:
         """The divergence is the one that the entry knows."""
         return (
-            self.applies(divergence.engine, divergence.version)
+            self.applies(divergence.engine, divergence.version, divergence.level)
             and type(divergence.action).__name__ == self.action
             and fnmatchcase(divergence.differences[0].field, self.field)
         )
@@ -90,7 +97,7 @@ def complaints(
     """What is wrong with the entries that apply to an engine, after a whole campaign."""
     seen = set(met)
     for entry in deviations:
-        if not entry.applies(engine.name, engine.version):
+        if not entry.applies(engine.name, engine.version, engine.level):
             continue
         if entry.expires < today:
             yield f"deviation {entry.id!r} expired on {entry.expires}: look again, see {entry.link}"
@@ -107,7 +114,7 @@ def read_deviations(file: Path = REGISTER) -> tuple[Deviation, ...]:
     Raises:
         RegisterError: it cannot be read, or is not what it should be.
     """
-    return tuple(_entry(table) for table in tables(file, "deviation", FIELDS))
+    return tuple(_entry(table) for table in tables(file, "deviation", FIELDS, OPTIONAL))
 
 
 def _entry(table: Table) -> Deviation:
@@ -128,7 +135,16 @@ def _entry(table: Table) -> Deviation:
     if not trace.is_file():
         raise table.wrong("trace", f"there is no file {trace}", "give the trace that shows it")
     versions = _versions(table)
-    return Deviation(**texts, trace=trace, versions=versions, expires=expires, register=table.file)
+    named = table.texts("levels", LEVELS, f"one of {', '.join(LEVELS)}") or tuple(LEVELS)
+    levels = frozenset(LEVELS[name] for name in named)
+    return Deviation(
+        **texts,
+        trace=trace,
+        versions=versions,
+        expires=expires,
+        register=table.file,
+        levels=levels,
+    )
 
 
 def _versions(table: Table) -> tuple[str, str]:

@@ -74,7 +74,7 @@ def shown(subject: Subject) -> frozenset[str]:
     said = subject.capabilities
     if said is None:
         return frozenset()
-    mine = (d for d in subject.deviations if d.applies(said.name, said.version))
+    mine = (d for d in subject.deviations if d.applies(said.name, said.version, said.level))
     return frozenset(entry.id for entry in mine if shows(subject, entry))
 
 
