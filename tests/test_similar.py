@@ -63,6 +63,11 @@ def test_a_victim_that_stays_scheduled_is_known() -> None:
     }
 
 
+def test_a_place_in_the_queue_after_a_preemption_is_known() -> None:
+    clues = Clues(None, "waiting", "3", frozenset({Mark.PREEMPTS_ITSELF}))
+    assert ids(clues) == ["vllm-preempted-resume-order"]
+
+
 def test_a_salt_that_is_left_out_is_known() -> None:
     clues = Clues(None, "key on blocks (1,)", "2", frozenset({Mark.SAME_SPELLING_APART}))
     assert ids(clues)[0] == "sglang-namespace-domains-collide"
