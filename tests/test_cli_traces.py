@@ -111,6 +111,36 @@ def test_a_skeleton_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFix
     assert "is no name of a module" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (
+            ["pkg/my_engine"],
+            "MODULE 'pkg/my_engine' is a path; write my_engine, with --folder pkg,",
+        ),
+        (["/my_engine.py"], "MODULE '/my_engine.py' is a path; write my_engine, with --folder /,"),
+        (["pkg/"], "'pkg/' is no name of a module"),
+        (["pkg.my_engine"], "'pkg.my_engine' is no name of a module"),
+        (["mine", "--folder", "none"], "--folder none: it is not there; make it first"),
+        (["mine", "--folder", "file"], "--folder file: it is no folder"),
+    ],
+)
+def test_where_a_skeleton_cannot_be_written_is_named(
+    words: list[str],
+    what: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    assert main(["init", *words, "--level", "pool"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert what in err
+    assert [place.name for place in tmp_path.iterdir()] == ["file"]
+
+
 def test_the_demonstration_finds_shrinks_and_draws(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

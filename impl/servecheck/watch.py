@@ -44,9 +44,14 @@ class Watch:
 
     def __attrs_post_init__(self) -> None:
         self.properties = tuple(self.properties)
-        self._monitors = {p.id: p.start(self.machine, self.state) for p in self.properties}
+        self.restart(self.state)
         config, policy = self.machine.config, self.machine.policy
         self._known = frozenset(p.id for p in self.properties if p.expected(config, policy))
+
+    def restart(self, state: State) -> None:
+        """Go on from another state: what is remembered of the way here does not count there."""
+        self.state = state
+        self._monitors = {p.id: p.start(self.machine, state) for p in self.properties}
 
     def see(self, before: State, action: Action, moved: Transition) -> tuple[Fallen, ...]:
         """Ask every property about one transition; all that fell."""

@@ -3,7 +3,7 @@
 Theory of operation. The work is `servecheck.fuzz.campaign`, the engine that goes along is made by
 `servecheck.cli.engines`; here the summary becomes lines, within 80 columns, or one JSON object. On
 a terminal a bar shows the time spent; in a pipe a line on standard error does, every ten seconds.
-Ctrl-C ends the search, not the report.
+Ctrl-C ends the search, not the report; the exit code is 130 then, unless something had fallen.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from contextlib import contextmanager, nullcontext
 from math import isfinite
 from pathlib import Path
 from textwrap import wrap
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from servecheck.cli.options import Command, Deviations, Engine, Json, Level
+from servecheck.cli.options import Command, Deviations, Engine, Json, Level, Timeout
 from servecheck.cli.terminal import BadInput, Exit, Part, brief, complain, escaped, say, say_json
 from servecheck.cli.terminal import progress as bar
 
@@ -55,6 +56,7 @@ def command(
     steps: Annotated[int, typer.Option(min=1, help="Moves in one run.")] = 40,
     engine: Engine = None,
     process: Command = None,
+    timeout: Timeout = None,
     level: Level = None,
     spec_only: Annotated[
         bool, typer.Option("--spec-only", help="Check the specification alone.")
@@ -73,18 +75,22 @@ def command(
     engine goes along, the fast engine if none is named, and what it shows is compared.
     Exit code 0: the time was spent and nothing else fell; 1: something did, and the smallest
     program found is shown and written to traces/failures; 2: the engine cannot be checked;
-    3: the search was interrupted, or the engine is gone, or does not do the same twice.
+    3: the engine is gone, or was let go at a known deviation, or does not do the same twice;
+    130: it was interrupted before anything fell, and what is known so far is shown.
     """
     from servecheck.cli.engines import subject_of
     from servecheck.fuzz.campaign import Verdict, campaign, rerun
     from servecheck.trace.read import read_trace
 
-    if spec_only and (engine or process or level):
+    if spec_only and (engine or process or level or timeout is not None):
         raise BadInput("--spec-only leaves every engine out; drop it, or the engine")
     if not isfinite(seconds):
         raise BadInput(f"--seconds {seconds} never ends; give a number")
     known = () if spec_only else read_register(deviations)
-    subjects = nullcontext() if spec_only else subject_of(engine, process, level, known)
+    until = None if program is not None else monotonic() + seconds
+    subjects = (
+        nullcontext() if spec_only else subject_of(engine, process, level, known, timeout, until)
+    )
     again = _again(engine, process, level, spec_only)
     with subjects as subject:
         if program is not None:
@@ -107,19 +113,21 @@ def command(
         for line in lines(found):
             say(*line) if isinstance(line, tuple) else say(line)
     unsure = (Verdict.UNDETERMINED, Verdict.NONDETERMINISTIC)
+    if found.interrupted and found.verdict is Verdict.UNDETERMINED:
+        return Exit.INTERRUPTED
     if found.verdict in unsure:
         return Exit.UNDETERMINED
     return Exit.HOLDS if found.verdict is Verdict.HOLDS else Exit.FALLS
 
 
 def read_register(file: Path | None) -> tuple[Deviation, ...]:
-    """The known deviations in a file, or those that come along."""
-    from servecheck.lockstep.deviations import REGISTER, DeviationError, read_deviations
+    """The known deviations in a file, or those that come along; each has a trace."""
+    from servecheck.lockstep.deviations import REGISTER, read_deviations
+    from servecheck.lockstep.shown import check_traces
 
-    try:
-        return read_deviations(file or REGISTER)
-    except DeviationError as error:
-        raise BadInput(escaped(str(error))) from None
+    found = read_deviations(file or REGISTER)
+    check_traces(found)
+    return found
 
 
 def _again(engine: str | None, process: str | None, level: str | None, spec_only: bool) -> str:
@@ -178,6 +186,9 @@ def lines(found: Summary) -> Iterator[Line]:
         yield from _folded("never checked", found.vacuous)
     if found.seen is not None and found.seen.known:
         yield from _table("known deviations of the engine", found.seen.known)
+        yield from _table("state adopted after them, followed on", found.seen.adopted)
+        if found.seen.let_go:
+            yield from _table("let go after them, undetermined from there", found.seen.let_go)
     if found.known:
         yield from _table("falls that the specification knows of", found.known)
     yield from _table("moves", found.moves)
@@ -204,7 +215,14 @@ def evidence(found: Summary) -> Iterator[str]:
         if line.startswith("replay "):
             yield escaped(line)  # whole, to be copied
             continue
-        folded = wrap(brief(line), WIDTH, subsequent_indent=" " * 11, drop_whitespace=False)
+        folded = wrap(
+            brief(line),
+            WIDTH,
+            subsequent_indent=" " * 11,
+            drop_whitespace=False,
+            # A link is not to be cut at its hyphens.
+            break_on_hyphens=not line.startswith("similar "),
+        )
         yield from map(str.rstrip, folded)
     if found.trace is not None:
         yield f"written    {escaped(str(found.trace))}"
@@ -224,10 +242,14 @@ def why(found: Summary) -> str:
             return "the register of known deviations is out of date"
         case "nondeterministic":
             return "the engine does not do the same twice"
+        case "undetermined" if found.interrupted and not found.notes:
+            pass
         case "undetermined" if found.fall is not None:
             return "the engine diverged, and could not be run again"
         case "undetermined" if found.unable is not None:
             return found.unable
+        case "undetermined" if found.seen is not None and found.seen.let_go:
+            return "nothing else fell, and the engine was let go at a known deviation"
         case "undetermined" if found.notes:
             return "the engine is gone, and had not diverged"
     ended = "interrupted" if found.interrupted else "ended"
@@ -286,6 +308,8 @@ def engine_told(seen: Seen) -> dict[str, object]:
         "not_seen": dict(sorted(seen.unseen.items())),
         "worlds_refused": seen.refused,
         "known_deviations": dict(sorted(seen.known.items())),
+        "adopted": dict(sorted(seen.adopted.items())),
+        "let_go": dict(sorted(seen.let_go.items())),
     }
 
 
@@ -313,6 +337,9 @@ def _told(found: Summary) -> dict[str, object]:
         "engine": None if seen is None else engine_told(seen),
         "unable": found.unable,
         "report": None if found.report is None else list(found.report.lines),
+        "similar": []
+        if found.report is None
+        else [{"id": r.id, "url": r.url, "summary": r.summary} for r in found.report.similar],
         "trace": None if found.trace is None else str(found.trace),
         "fall": None
         if fall is None

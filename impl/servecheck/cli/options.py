@@ -18,6 +18,14 @@ Command = Annotated[
     str | None,
     typer.Option("--command", metavar="COMMAND", help="Check a process of spec/PROTOCOL.md."),
 ]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="How long a process may take for an answer; 10 if not said, 60 for its start. "
+        "Never much longer than --seconds leaves.",
+    ),
+]
 Level = Annotated[
     str | None,
     typer.Option(metavar="LEVEL", help="Compare at pool, steps or state."),

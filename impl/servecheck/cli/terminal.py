@@ -198,6 +198,7 @@ def settled(run: Callable[[], int]) -> int:
 def explanation(error: Exception) -> str | None:
     """What to tell of an error that somebody else can mend; None for a fault of servecheck."""
     from servecheck.engines.protocol import EngineError
+    from servecheck.lockstep.register import RegisterError
     from servecheck.recording import RecordingError
     from servecheck.trace.model import TraceError
     from servespec.errors import SpecError
@@ -205,7 +206,7 @@ def explanation(error: Exception) -> str | None:
     match error:
         case BadInput() | SpecError():
             return str(error)
-        case RecordingError() | EngineError() | TraceError():
+        case RecordingError() | EngineError() | TraceError() | RegisterError():
             return escaped(str(error))
         case OutputError():
             return f"standard output cannot be written: {error}"

@@ -14,8 +14,10 @@ The verdict *holds* only if the time asked for was spent and nothing fell.
 An engine may go along (`following`). Then it can also *diverge*: the divergence is run on two new
 engines before it is believed (`lockstep.twice`), or else the engine is *nondeterministic*; it is
 shrunk with new engines beside it. An engine that dies or hangs ends the campaign *undetermined*,
-unless it diverged. Where the register of known deviations has an entry that matched nothing, or one
-that has expired, the campaign is *stale*.
+unless it diverged. After a known deviation the walk goes on from the engine's state; where that
+cannot be, the engine is let go, and a campaign in which nothing fell is *undetermined* too. Where
+the register of known deviations has an entry that nothing shows any more, or one that has expired,
+the campaign is *stale*.
 """
 
 from __future__ import annotations
@@ -44,12 +46,13 @@ from servecheck.fuzz.worlds import Draw, Worlds, anywhere
 from servecheck.lockstep.deviations import complaints
 from servecheck.lockstep.follow import Diverged, Follower
 from servecheck.lockstep.report import LOCKSTEP, Report, of_divergence, of_fall
+from servecheck.lockstep.shown import shown
 from servecheck.lockstep.subject import Beside, Lost, Parted, Subject
 from servecheck.lockstep.twice import Twice, twice
 from servecheck.marks import Mark, possible
 from servecheck.trace.model import Trace, TraceError
 from servecheck.trace.model import Verdict as Recorded
-from servecheck.trace.write import keep
+from servecheck.trace.write import keep, not_legal
 from servespec.actions import Action
 from servespec.errors import ActionDisabled, ConfigError
 from servespec.machine import Machine
@@ -122,6 +125,10 @@ class Seen:
     """Worlds that the engine could not have."""
     known: Counter[str]
     """Known deviations, by id."""
+    adopted: Counter[str]
+    """Those after which the specification went on from the engine's state."""
+    let_go: Counter[str]
+    """Those after which the engine was let go: undetermined from there."""
 
 
 @frozen
@@ -193,9 +200,9 @@ class _Guarded:
 
     inner: Beside
 
-    def follow(self, step: Step) -> None:
+    def follow(self, step: Step) -> State | None:
         try:
-            self.inner.follow(step)
+            return self.inner.follow(step)
         except Lost as lost:
             raise _Gone(lost, step.machine, True) from lost
 
@@ -217,6 +224,8 @@ class _Campaign:
     failures: Path | None = None
     again: str | None = None
     today: date | None = None
+    still: frozenset[str] = frozenset()
+    """Known deviations that their traces show."""
     tally: Tally = field(factory=Tally)
     fell_at: float | None = None
 
@@ -318,11 +327,14 @@ class _Campaign:
             ended.verdict = Verdict.UNDETERMINED
         elif fall is None and ended.verdict is Verdict.HOLDS and subject and subject.capabilities:
             today = self.today or date.today()
-            engine, met = subject.capabilities, subject.matched
+            engine, met = subject.capabilities, self.still | subject.matched.keys()
             known = subject.deviations if searched else ()
             ended.notes = tuple(complaints(known, engine, met, today))
             if ended.notes and subject.followed:
                 ended.verdict = Verdict.STALE
+            elif subject.let_go:
+                ended.verdict = Verdict.UNDETERMINED
+            ended.notes += tuple(_let_go(subject))
         elif fall is not None:
             if subject is not None and fall.property_id == LOCKSTEP:
                 self.judge(subject, fall, ended, searched and not interrupted)
@@ -413,7 +425,13 @@ class _Campaign:
         verdict = Recorded("falls", fall.property_id, fall.what)
         name = f"{fall.property_id}-{name}"
         try:
-            ended.trace = keep(self.failures, name, machine, fall.actions, verdict, seed=self.seed)
+            kept = keep(self.failures, name, machine, fall.actions, verdict, seed=self.seed)
+            stops = None if fall.property_id != LOCKSTEP else not_legal(machine, fall.actions)
+            if stops is None:
+                ended.trace = kept
+                return
+            what = f"the trace {kept} is not whole: from an adopted state only: {stops}"
+            ended.notes = (*ended.notes, what)
         except TraceError as error:
             ended.notes = (*ended.notes, f"the trace is not written: {error}")
 
@@ -443,6 +461,8 @@ def _seen(subject: Subject) -> Seen | None:
         subject.unseen,
         subject.refused,
         subject.matched,
+        subject.adopted,
+        subject.let_go,
     )
 
 
@@ -457,6 +477,14 @@ def _fall_of(smallest: Parted, found: PropertyFell) -> PropertyFell:
         machine.policy,
         smallest.actions,
     )
+
+
+def _let_go(subject: Subject) -> Iterator[str]:
+    """Known deviations from which on nothing was seen of the engine."""
+    for name, count in sorted(subject.let_go.items()):
+        times = "once" if count == 1 else f"{count:,} times"
+        why = subject.why_let_go[name]
+        yield f"let go {times} at {name!r}, undetermined from there: {why}"
 
 
 def _last_known(gone: _Gone, last: Walk | None) -> Iterator[str]:
@@ -505,6 +533,7 @@ def campaign(
         ConfigError: there is no such profile.
         Unsupported: the engine takes none of the worlds.
         EngineError: the engine is not what it says it is, or cannot be started.
+        RegisterError: the trace of a known deviation of this engine does not show it.
     """
     if profile is not None and profile not in NAMED:
         raise ConfigError("profile", f"{profile!r} is unknown", f"take one of {', '.join(NAMED)}")
@@ -524,6 +553,7 @@ def campaign(
         failures,
         again,
         today,
+        frozenset() if subject is None else shown(subject),
     )
     interrupted, gone = False, None
     try:
@@ -534,7 +564,10 @@ def campaign(
         gone = error
     except KeyboardInterrupt:
         interrupted = True
-    return work.summary(interrupted, gone)
+    try:
+        return work.summary(interrupted, gone)
+    except KeyboardInterrupt:  # what was found is told, though not made smaller
+        return work.summary(True, gone, searched=False)
 
 
 def _subject(following: EngineFactory | Subject | None) -> Subject | None:
@@ -555,6 +588,7 @@ def rerun(
     Raises:
         Unsupported: the engine cannot have these sizes and choices.
         EngineError: the engine cannot be made.
+        RegisterError: the trace of a known deviation of this engine does not show it.
         ActionDisabled: the program is not legal.
     """
     subject = _subject(following)
@@ -562,6 +596,7 @@ def rerun(
     work = _Campaign(0.0, 0, 0, None, _silent, monotonic, begun, subject)
     machine, gone, unable = trace.machine, None, None
     follower = None if subject is None else _Guarded(subject(machine))
+    work.still = frozenset() if subject is None else shown(subject)
     walk = Walk(machine, tuple(PROPERTIES.values()), follower=follower)
     try:
         for action in trace.actions:

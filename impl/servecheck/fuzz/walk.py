@@ -79,6 +79,8 @@ class Walk:
     """Falls that the registry knows, by property."""
     moves: Counter[str] = field(init=False, factory=Counter)
     ended: list[Text] = field(init=False, factory=list)
+    adopted_at: int | None = field(init=False, default=None)
+    """Action after which the engine's own state was last adopted."""
     free_ids: list[str] = field(init=False, factory=list)
     """Ids whose owners have left."""
     _ids: Iterable[int] = field(init=False, factory=count)
@@ -127,9 +129,12 @@ class Walk:
         self.marks.update(marks_of(step))
         if self.follower is not None:
             try:
-                self.follower.follow(step)
+                adopted = self.follower.follow(step)
             except Diverged as parted:
                 raise self.fall("LOCKSTEP", FOLLOWED, str(parted)) from parted
+            if adopted is not None:
+                self.state, self.adopted_at = adopted, len(self.actions)
+                self.watch.restart(adopted)
         self._remember(before, moved.events)
 
     def refuses(self, action: Action) -> None:
@@ -148,6 +153,8 @@ class Walk:
     def fall(self, property_id: str, statement: str, what: str) -> AssertionError:
         """The report of a fall at the last action."""
         actions = tuple(self.actions)
+        if self.adopted_at is not None and property_id != "LOCKSTEP":
+            what += f" (after action {self.adopted_at} the engine's own state was adopted)"
         return fell(property_id)(property_id, statement, what, self.config, self.policy, actions)
 
     def _remember(self, before: State, events: tuple[Event, ...]) -> None:

@@ -47,15 +47,29 @@ class Names:
 
     keys: dict[KeyName, KeyName]
     names: dict[KeyName, KeyName]
+    fresh: list[tuple[KeyName, KeyName]]
+    """Agreed on since the last `settle`."""
 
     @staticmethod
     def none() -> Names:
-        return Names({}, {})
+        return Names({}, {}, [])
 
     def agree(self, name: KeyName, key: KeyName) -> bool:
         """The name stands for this key, and the key has this name; the first time, it is so."""
-        known, named = self.keys.setdefault(name, key), self.names.setdefault(key, name)
-        return known == key and named == name
+        if name not in self.keys and key not in self.names:
+            self.keys[name], self.names[key] = key, name
+            self.fresh.append((name, key))
+        return self.keys.get(name) == key and self.names.get(key) == name
+
+    def settle(self) -> None:
+        """What was agreed on is so."""
+        self.fresh.clear()
+
+    def unsettle(self) -> None:
+        """What was agreed on since the last `settle` was agreed on while an engine deviated."""
+        for name, key in self.fresh:
+            del self.keys[name], self.names[key]
+        self.fresh.clear()
 
 
 def said_pool(pool: Pool) -> SeenPool:
@@ -93,6 +107,8 @@ class Comparison:
     names: Names
     compared: Counter[str]
     unseen: Counter[str]
+    last_plan: SeenPlan | None = None
+    """What the engine has planned last."""
 
     @staticmethod
     def of(policy: Policy) -> Comparison:
@@ -126,6 +142,7 @@ class Comparison:
         yield from self._queue("waiting", said.waiting, seen.waiting)
 
     def plan(self, said: SeenPlan, seen: SeenPlan) -> Iterator[Difference]:
+        self.last_plan = seen
         ids = [e.id for e in said.entries]
         yield from self._plain("scheduled", ids, [e.id for e in seen.entries])
         yield from self._plain("preempted", said.preempted, seen.preempted)

@@ -177,6 +177,17 @@ def record(
             trace.verdict(verdict)
 
 
+def not_legal(machine: Machine, actions: Iterable[Action]) -> str | None:
+    """Why the machine does not carry these actions out to their end, if it does not."""
+    state = machine.initial()
+    try:
+        for action in actions:
+            state = machine.apply(state, action).state
+    except SpecError as error:
+        return str(error)
+    return None
+
+
 def keep(
     folder: Path,
     name: str,

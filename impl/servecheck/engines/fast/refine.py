@@ -18,6 +18,7 @@ from servecheck import __version__
 from servecheck.engines.fast.abstraction import abstraction, from_state
 from servecheck.engines.fast.engine import FastEngine
 from servecheck.engines.protocol import Capabilities, Level
+from servecheck.lockstep.adopt import NotAdoptable
 from servecheck.lockstep.compare import Comparison, Difference
 from servecheck.lockstep.follow import Diverged, Divergence
 from servespec.actions import Action
@@ -64,6 +65,14 @@ class Refinement:
                 Divergence("fast", __version__, Level.STATE, self.done, step.action, found)
             )
         self.done += 1
+
+    def adopt(self, step: Step) -> State:
+        """A refinement has no deviations: what is not the machine's is wrong.
+
+        Raises:
+            NotAdoptable: always.
+        """
+        raise NotAdoptable("a refinement that deviates is none")
 
     def refuses(self, action: Action) -> bool:
         """The engine refuses an action, and is left as it was."""
