@@ -59,8 +59,9 @@ from servespec.properties import PROPERTIES, Step
 
 STEPS_PER_RUN = 40
 """Moves of a run; a move is one action or some."""
-RUNS_PER_ROUND = 100
-"""Runs of Hypothesis in a round, and walks."""
+RUNS_PER_ROUND = 50
+"""Runs of Hypothesis in a round."""
+WALKS_PER_ROUND = 150
 SHRINKING = 20.0
 """Seconds that Hypothesis may shrink."""
 STRIDE = 1_000_003
@@ -223,10 +224,10 @@ class _Campaign:
         number = self.seed * STRIDE
         while not self.tally.falls:
             self.by_hypothesis(number)
-            for offset in range(RUNS_PER_ROUND):
+            for offset in range(WALKS_PER_ROUND):
                 if self.tally.falls:
                     break
-                self.by_walk(number * RUNS_PER_ROUND + offset)
+                self.by_walk(number * WALKS_PER_ROUND + offset)
             number += 1
 
     def by_hypothesis(self, number: int) -> None:
@@ -264,6 +265,7 @@ class _Campaign:
                 tuple(PROPERTIES.values()),
                 following=self.beside if self.subject else None,
                 draw=self.draw,
+                guide=self.tally.guide,
             )
         except Unsupported:
             if not self.tally.runs:

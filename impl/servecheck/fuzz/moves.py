@@ -233,6 +233,25 @@ def submit_urgent(walk: Walk, chance: Chance) -> None:
 
 
 @move(room)
+def submit_one_by_one(walk: Walk, chance: Chance) -> None:
+    """Requests that come while others run, each more urgent than the one before, and go on for
+    long: they all want blocks, and those who came first give way last, or first."""
+    size = walk.config.block_size
+    urgencies = range(1 + chance.below(3), -1, -1)
+    for urgency in urgencies:
+        if not room(walk):
+            break
+        prompt = walk.tokens(chance, 1 + chance.below(2 * size))
+        walk.submit(chance, prompt, Submit("", (0,), 1, priority=urgency), wanted=LONG)
+        _turn(walk)
+
+
+def _turn(walk: Walk) -> None:
+    """A step as the model answers."""
+    walk.complete(lambda entry, request: walk.answer(entry, request, len(entry.drafts), 1))
+
+
+@move(room)
 def submit_stopping(walk: Walk, chance: Chance) -> None:
     """A request with a stop token."""
     stop = chance.below(walk.alphabet)

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from servecheck.fuzz.draw import Seeded, pick
+from servecheck.fuzz.guide import Guide
 from servecheck.fuzz.moves import MOVES, fire
 from servecheck.fuzz.walk import Walk
 from servecheck.fuzz.worlds import Draw, anywhere, begin
 from servecheck.lockstep.follow import Following
+from servespec.actions import Action
 from servespec.config import Config
 from servespec.policy import Policy
 from servespec.properties import Property
@@ -35,10 +37,17 @@ class Wanderer:
         policy: Policy | None = None,
         following: Following | None = None,
         draw: Draw | None = None,
+        guide: Guide | None = None,
     ) -> None:
         self._chance = Seeded(seed)
-        worlds = draw or anywhere(config, policy)
-        self.walk = begin(self._chance, worlds, properties, following)
+        start = guide.offer(self._chance) if guide and self._chance.below(2) else None
+        if start is None:
+            worlds = draw or anywhere(config, policy)
+            self.walk, self._lead = begin(self._chance, worlds, properties, following), ()
+        else:
+            follower = None if following is None else following(start.machine)
+            self.walk = Walk(start.machine, properties, start.alphabet, follower)
+            self._lead: tuple[Action, ...] = start.actions
 
     def go(self, moves: int) -> Walk:
         """Walk on.
@@ -47,6 +56,7 @@ class Wanderer:
             PropertyFell: a property fell where it is not known to fall.
         """
         chance, walk, kinds = self._chance, self.walk, tuple(MOVES.values())
+        walk.replay(self._lead)
         silent = chance.below(8)  # tenths of the moves that are left out
         offered = tuple(kind for kind in kinds if chance.below(10) >= silent)
         for _ in range(moves):
