@@ -180,7 +180,10 @@ class Mark(Enum):
     PREEMPTS_CHUNK = ("a request is preempted inside its prompt", PREEMPTING & (CHUNKS | DISCARDS))
     PREEMPTS_ITSELF = ("a request gives way to itself", PREEMPTING)
     PREEMPTS_SCHEDULED = ("a victim was already scheduled in the pass", BY_PRIORITY)
-    GIVEN_BACK_SPENT = ("tokens that a scheduled victim gave back are spent in the pass", BY_PRIORITY)
+    GIVEN_BACK_SPENT = (
+        "tokens that a scheduled victim gave back are spent in the pass",
+        BY_PRIORITY,
+    )
     PREEMPTS_DRAFTS = ("a victim loses its drafts", PREEMPTING & DRAFTS)
     PREEMPTS_BETTER = ("a victim has a better priority than who makes it give way", LAST_FIRST)
     PREEMPTS_SEVERAL = ("several give way in one pass", PREEMPTING)

@@ -274,7 +274,7 @@ def _folded(label: str, names: Iterable[str]) -> Iterator[str]:
 
 
 def _told(found: Summary) -> dict[str, object]:
-    from servecheck.fuzz.tell import tell_config, tell_policy, tell_program
+    from servecheck.tell import tell_config, tell_policy, tell_program
 
     fall, seen = found.fall, found.seen
     return {

@@ -37,7 +37,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from servecheck.engines.protocol import Capabilities, EngineError, EngineFactory, Unsupported
 from servecheck.fuzz.machine import Tally, machine_class
 from servecheck.fuzz.shrink import shrunk, shrunk_divergence
-from servecheck.fuzz.tell import PropertyFell, tell_config, tell_policy, tell_program
+from servecheck.fuzz.tell import PropertyFell
 from servecheck.fuzz.walk import Walk
 from servecheck.fuzz.wander import Wanderer
 from servecheck.fuzz.worlds import Draw, Worlds, anywhere
@@ -47,6 +47,7 @@ from servecheck.lockstep.report import LOCKSTEP, Report, of_divergence, of_fall
 from servecheck.lockstep.subject import Beside, Lost, Parted, Subject
 from servecheck.lockstep.twice import Twice, twice
 from servecheck.marks import Mark, possible
+from servecheck.tell import tell_config, tell_policy, tell_program
 from servecheck.trace.model import Trace, TraceError
 from servecheck.trace.model import Verdict as Recorded
 from servecheck.trace.write import record

@@ -14,7 +14,7 @@ allows, so no world is drawn and thrown away.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from enum import Enum
 from random import Random
 from typing import Protocol, TypeVar
@@ -74,7 +74,7 @@ def digits(chance: Chance, base: int, length: int) -> tuple[int, ...]:
 BASES = (*PROFILES.values(), *map(prioritised, (VLLM_0_33, MINIATURE)))
 """The policies that others are varied from."""
 
-KEEP = (-1, 12, 4, 0)
+KEEP = (-1, 12, 4, 12, 0)
 """How much a policy keeps to its base: wholly; each axis by so many to one; not at all."""
 
 
@@ -145,9 +145,9 @@ def draw_world(
 # --- sizes ---------------------------------------------------------------------------------
 
 
-AROUND = (0, -1, 1)
+AROUND = (0, -1, 1, -1)
 """A limit, and next to it."""
-TIGHT = (False, True)
+TIGHT = (False, True, True)
 """Whether limits are drawn such that they bind together, or each by itself."""
 
 
@@ -159,7 +159,7 @@ def draw_config(chance: Chance, policy: Policy) -> Config:
     more, and the pool has a block or two for each.
     """
     tight = pick(chance, TIGHT)
-    seats = pick(chance, (3, 3, 4, 2)) if tight else pick(chance, (4, 4, 3, 3, 2, 1))
+    seats = pick(chance, (3, 4, 3, 4, 2)) if tight else pick(chance, (4, 4, 3, 3, 2, 1))
     few = (seats + 1, seats, seats + 2, 2 * seats)
     usable = pick(chance, few if tight else (4, 4, 5, 6, 7, 8))
     size = pick(chance, (2, 2, 1, 4))
@@ -181,6 +181,21 @@ def draw_config(chance: Chance, policy: Policy) -> Config:
         num_speculative_tokens=gamma,
         num_lookahead_tokens=chance.below(gamma + 2) if gamma else 0,
     )
+
+
+def neighbour(chance: Chance, config: Config, policy: Policy, fixed: Container[str] = ()) -> Config:
+    """The same sizes but for one limit, which is moved to where it may bind: the budget to what
+    some decodes want, the pool by a block, the seats by one. What is fixed stays."""
+    least, usable = 1 + config.num_speculative_tokens, config.num_blocks - policy.first_block
+    step = pick(chance, (-1, 1))
+    wanted = least + chance.below(config.max_num_seqs * least)
+    moved = {
+        "max_num_batched_tokens": wanted,
+        "num_blocks": policy.first_block + max(usable + step, 1),
+        "max_num_seqs": max(config.max_num_seqs + step, 1),
+    }
+    name = pick(chance, ("max_num_batched_tokens", *moved))
+    return config if name in fixed else evolve(config, **{name: moved[name]})
 
 
 def _longest(chance: Chance, policy: Policy, slots: int) -> int:

@@ -18,15 +18,17 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
 
-from servecheck.fuzz.draw import Chance, pick
+from servecheck.fuzz.draw import Chance, neighbour, pick
 from servecheck.marks import Mark
+from servecheck.trace.shrink import mend
 from servespec.actions import Action
+from servespec.errors import ConfigError
 from servespec.machine import Machine
 
 if TYPE_CHECKING:
     from servecheck.fuzz.walk import Walk
 
-RARE = 8
+RARE = 12
 """Marks, the rarest ones, to whose starts a walk goes back."""
 KEPT = 12
 """Starts kept of a mark; the oldest goes."""
@@ -52,6 +54,8 @@ class Guide:
     counts: Counter[Mark] = field(factory=Counter)
     starts: dict[Mark, dict[Machine, Start]] = field(factory=dict)
     """Of each mark, by world."""
+    fixed: frozenset[str] = frozenset()
+    """Sizes that stay as they are."""
 
     def learn(self, walk: Walk) -> None:
         """Take in a walk that has ended."""
@@ -76,4 +80,14 @@ class Guide:
         start = pick(chance, tuple(self.starts[pick(chance, rarest)].values()))
         back = pick(chance, BACK)
         upto = max(len(start.actions) - back, 0) if back else 0
-        return Start(start.machine, start.alphabet, start.actions[:upto])
+        machine, actions = start.machine, start.actions[:upto]
+        if chance.below(2):
+            try:
+                machine = Machine(
+                    neighbour(chance, machine.config, machine.policy, self.fixed), machine.policy
+                )
+            except ConfigError:
+                pass
+            else:
+                actions = mend(machine, actions)
+        return Start(machine, start.alphabet, actions)

@@ -87,6 +87,8 @@ class Walk:
     free_ids: list[str] = field(init=False, factory=list)
     """Ids whose owners have left."""
     _ids: Iterable[int] = field(init=False, factory=count)
+    _taken: set[str] = field(init=False, factory=set)
+    """Ids on the way that was replayed."""
 
     def __attrs_post_init__(self) -> None:
         self.state = self.machine.initial()
@@ -151,7 +153,7 @@ class Walk:
                 if not self.follower.allows(self.machine, self.state, action):
                     break
             if isinstance(action, Submit):
-                self.new_id()
+                self._taken.add(action.id)
             self.do(action)
         self.replaying = False
 
@@ -200,9 +202,7 @@ class Walk:
 
     def new_id(self) -> str:
         """An id that nobody had."""
-        number = next(iter(self._ids))
-        letter, turn = chr(ord("a") + number % 26), number // 26
-        return f"{letter}{turn or ''}"
+        return next(name for name in map(_name, self._ids) if name not in self._taken)
 
     @property
     def longest(self) -> int:
@@ -283,3 +283,8 @@ class Walk:
         for token in text:
             value = (value * 5 + token + 1) % 1009
         return value % self.alphabet
+
+
+def _name(number: int) -> str:
+    letter, turn = chr(ord("a") + number % 26), number // 26
+    return f"{letter}{turn or ''}"
