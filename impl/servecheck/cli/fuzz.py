@@ -68,6 +68,12 @@ def command(
     spec_only: Annotated[
         bool, typer.Option("--spec-only", help="Check the specification alone.")
     ] = False,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="Keep a size, such as num_blocks=9; once for each."
+        ),
+    ] = None,
     program: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Do not search: run the program of this trace."),
@@ -89,8 +95,10 @@ def command(
     """
     from servecheck.cli.engines import subject_of
     from servecheck.fuzz.campaign import Verdict, campaign, rerun
+    from servecheck.fuzz.sizes import fixed_sizes
     from servecheck.trace.read import read_trace
 
+    sizes = fixed_sizes(size or ())
     if spec_only and (engine or process or level):
         raise BadInput("--spec-only leaves every engine out; drop it, or the engine")
     if not isfinite(seconds):
@@ -112,6 +120,7 @@ def command(
                     following=subject,
                     failures=FAILURES,
                     again=again,
+                    sizes=sizes,
                 )
     if as_json:
         say_json(_told(found))

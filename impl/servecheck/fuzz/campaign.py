@@ -35,8 +35,10 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
 from servecheck.engines.protocol import Capabilities, EngineError, EngineFactory, Unsupported
+from servecheck.fuzz.guide import Guide
 from servecheck.fuzz.machine import Tally, machine_class
 from servecheck.fuzz.shrink import shrunk, shrunk_divergence
+from servecheck.fuzz.sizes import HARMLESS, Sizes, resized
 from servecheck.fuzz.tell import PropertyFell
 from servecheck.fuzz.walk import Walk
 from servecheck.fuzz.wander import Wanderer
@@ -52,6 +54,7 @@ from servecheck.trace.model import Trace, TraceError
 from servecheck.trace.model import Verdict as Recorded
 from servecheck.trace.write import record
 from servespec.actions import Action
+from servespec.config import check
 from servespec.errors import ConfigError, SpecError
 from servespec.machine import Machine
 from servespec.plan import State
@@ -483,6 +486,7 @@ def campaign(
     failures: Path | None = None,
     again: str | None = None,
     today: date | None = None,
+    sizes: Sizes | None = None,
 ) -> Summary:
     """Fuzz the specification for so many seconds, under one profile or all kinds of policies.
 
@@ -493,9 +497,10 @@ def campaign(
         failures: a folder for the program on which something fell.
         again: the command that runs such a program, but for `--program FILE`.
         today: the day by which known deviations expire.
+        sizes: those that are kept; all others are drawn (`servecheck.fuzz.sizes`).
 
     Raises:
-        ConfigError: there is no such profile.
+        ConfigError: there is no such profile, or the sizes contradict it.
         Unsupported: the engine takes none of the worlds.
         EngineError: the engine is not what it says it is, or cannot be started.
     """
@@ -503,7 +508,11 @@ def campaign(
         raise ConfigError("profile", f"{profile!r} is unknown", f"take one of {', '.join(NAMED)}")
     policy = None if profile is None else NAMED[profile]
     subject = _subject(following)
-    draw = anywhere(policy=policy) if subject is None else Worlds.of(subject, policy=policy)
+    if policy is not None:
+        check(resized(HARMLESS, policy, sizes or {}), policy)
+    draw: Draw = anywhere(policy=policy, sizes=sizes)
+    if subject is not None:
+        draw = Worlds.of(subject, policy=policy, sizes=sizes)
     work = _Campaign(
         seconds,
         seed,
@@ -517,6 +526,7 @@ def campaign(
         failures,
         again,
         today,
+        Tally(guide=Guide(fixed=frozenset(sizes or ()))),
     )
     interrupted, gone = False, None
     try:

@@ -149,9 +149,9 @@ class Walk:
         """
         self.replaying = True
         for action in actions:
-            if self.follower is not None:
-                if not self.follower.allows(self.machine, self.state, action):
-                    break
+            follower = self.follower
+            if follower is not None and not follower.allows(self.machine, self.state, action):
+                break
             if isinstance(action, Submit):
                 self._taken.add(action.id)
             self.do(action)

@@ -3,7 +3,8 @@
 Theory of operation. The same worlds and the same moves as `servecheck.fuzz.machine`, with a seeded
 stream for all choices: half the cost a step, and a new world each time, where Hypothesis varies
 each of its runs some times over. What is missing is shrinking, which `servecheck.fuzz.shrink` does.
-As with Hypothesis, each walk leaves some moves out.
+As with Hypothesis, each walk leaves some moves out. With a `Guide` every other walk goes the way of
+an earlier one that came to something rare, and on from there.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ class Wanderer:
     ) -> None:
         self._chance = Seeded(seed)
         start = guide.offer(self._chance) if guide and self._chance.below(2) else None
+        self._lead: tuple[Action, ...] = () if start is None else start.actions
         if start is None:
             worlds = draw or anywhere(config, policy)
-            self.walk, self._lead = begin(self._chance, worlds, properties, following), ()
+            self.walk = begin(self._chance, worlds, properties, following)
         else:
             follower = None if following is None else following(start.machine)
             self.walk = Walk(start.machine, properties, start.alphabet, follower)
-            self._lead: tuple[Action, ...] = start.actions
 
     def go(self, moves: int) -> Walk:
         """Walk on.
