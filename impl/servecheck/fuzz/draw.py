@@ -145,7 +145,7 @@ def draw_world(
 # --- sizes ---------------------------------------------------------------------------------
 
 
-AROUND = (0, -1, 1, -1)
+AROUND = (0, 1, -1)
 """A limit, and next to it."""
 TIGHT = (False, True, True)
 """Whether limits are drawn such that they bind together, or each by itself."""
@@ -156,14 +156,14 @@ def draw_config(chance: Chance, policy: Policy) -> Config:
 
     Each limit by itself is soon met; that two are met in one pass is rare, unless they are drawn
     for it: then the budget is what as many decodes as there are seats want, or one token less or
-    more, and the pool has a block or two for each.
+    more, and the pool has a block or two for each of them.
     """
     tight = pick(chance, TIGHT)
     seats = pick(chance, (3, 4, 3, 4, 2)) if tight else pick(chance, (4, 4, 3, 3, 2, 1))
-    few = (seats + 1, seats, seats + 2, 2 * seats)
+    few = (2 * seats, seats + 1, seats + 2, 2 * seats + 1)
     usable = pick(chance, few if tight else (4, 4, 5, 6, 7, 8))
-    size = pick(chance, (2, 2, 1, 4))
-    gamma = pick(chance, (0, 0, 0, 1, 2) if tight else (0, 0, 1, 2, 3))
+    size = pick(chance, (2, 4, 2, 1) if tight else (2, 2, 1, 4))
+    gamma = pick(chance, (0, 0, 1, 1, 2) if tight else (0, 0, 1, 2, 3))
     least = 1 + gamma
     wanted = seats * least
     threshold = pick(chance, (0, 0, 0, 1, 2, 4)) if policy.chunked_prefill else 0

@@ -234,15 +234,16 @@ def submit_urgent(walk: Walk, chance: Chance) -> None:
 
 @move(room)
 def submit_one_by_one(walk: Walk, chance: Chance) -> None:
-    """Requests that come while others run, each more urgent than the one before, and go on for
-    long: they all want blocks, and those who came first give way last, or first."""
-    size = walk.config.block_size
-    urgencies = range(1 + chance.below(3), -1, -1)
-    for urgency in urgencies:
+    """Requests that come while others run, each more urgent than the one before. All go on for
+    long and want blocks; the prompt of the last takes several passes. Then some turns."""
+    for urgency in range(2 + chance.below(2), -1, -1):
         if not room(walk):
             break
-        prompt = walk.tokens(chance, 1 + chance.below(2 * size))
+        least = 1 if urgency else walk.budget
+        prompt = walk.tokens(chance, least + chance.below(walk.config.block_size))
         walk.submit(chance, prompt, Submit("", (0,), 1, priority=urgency), wanted=LONG)
+        _turn(walk)
+    for _ in range(chance.below(TURNS)):
         _turn(walk)
 
 
