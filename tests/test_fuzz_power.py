@@ -33,7 +33,7 @@ from tests import broken_engines as broken
 ROOT = Path(__file__).resolve().parents[1]
 
 MOST_STEPS = 25_000
-SEEDS = {broken.BudgetLost: 40_000}
+SEEDS: dict[type[FastLoop], int] = {broken.BudgetLost: 40_000}
 """Where a walk from seed 0 does not come to it within so many steps."""
 
 
