@@ -288,3 +288,16 @@ def no_engine(config: Config, policy: Policy) -> int:
 
 
 NO_FACTORY = 7
+
+
+class Sixteen(FastLoop):
+    """Its blocks have 16 tokens, its limits are those of a big machine."""
+
+    capabilities = Capabilities("sixteen", "1", Level.STATE)
+
+    def __init__(self, config: Config, policy: Policy) -> None:
+        if config.block_size != 16:
+            raise Unsupported(f"block_size: only 16, and this is {config.block_size}")
+        if config.max_num_batched_tokens < 512:
+            raise Unsupported("max_num_batched_tokens: at least 512")
+        super().__init__(config, policy)

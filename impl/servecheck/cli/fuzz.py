@@ -61,6 +61,12 @@ def command(
     spec_only: Annotated[
         bool, typer.Option("--spec-only", help="Check the specification alone.")
     ] = False,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="Keep a size, such as num_blocks=9; once for each."
+        ),
+    ] = None,
     program: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Do not search: run the program of this trace."),
@@ -80,8 +86,10 @@ def command(
     """
     from servecheck.cli.engines import subject_of
     from servecheck.fuzz.campaign import Verdict, campaign, rerun
+    from servecheck.fuzz.sizes import fixed_sizes
     from servecheck.trace.read import read_trace
 
+    sizes = fixed_sizes(size or ())
     if spec_only and (engine or process or level or timeout is not None):
         raise BadInput("--spec-only leaves every engine out; drop it, or the engine")
     if not isfinite(seconds):
@@ -106,6 +114,7 @@ def command(
                     following=subject,
                     failures=FAILURES,
                     again=again,
+                    sizes=sizes,
                 )
     if as_json:
         say_json(_told(found))
@@ -314,7 +323,7 @@ def engine_told(seen: Seen) -> dict[str, object]:
 
 
 def _told(found: Summary) -> dict[str, object]:
-    from servecheck.fuzz.tell import tell_config, tell_policy, tell_program
+    from servecheck.tell import tell_config, tell_policy, tell_program
 
     fall, seen = found.fall, found.seen
     return {

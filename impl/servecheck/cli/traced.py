@@ -252,7 +252,7 @@ def _sides(recorded: object, seen: object) -> tuple[object, object]:
 def _alone_lines(trace: Trace, found: Alone) -> Iterator[Said]:
     from servecheck.cli.differences import parts
     from servecheck.engines.protocol import Level
-    from servecheck.fuzz.tell import tell_action
+    from servecheck.tell import tell_action
 
     engine = "the engine" if found.engine is None else f"{found.engine.name} {found.engine.version}"
     unseen = ", ".join(sorted(found.unseen)) or "nothing"

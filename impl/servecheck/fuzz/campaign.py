@@ -37,9 +37,11 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
 from servecheck.engines.protocol import Capabilities, EngineError, EngineFactory, Unsupported
+from servecheck.fuzz.guide import Guide
 from servecheck.fuzz.machine import Tally, machine_class
 from servecheck.fuzz.shrink import shrunk, shrunk_divergence
-from servecheck.fuzz.tell import PropertyFell, tell_config, tell_policy, tell_program
+from servecheck.fuzz.sizes import HARMLESS, Sizes, resized
+from servecheck.fuzz.tell import PropertyFell
 from servecheck.fuzz.walk import Walk
 from servecheck.fuzz.wander import Wanderer
 from servecheck.fuzz.worlds import Draw, Worlds, anywhere
@@ -50,10 +52,12 @@ from servecheck.lockstep.shown import shown
 from servecheck.lockstep.subject import Beside, Lost, Parted, Subject
 from servecheck.lockstep.twice import Twice, twice
 from servecheck.marks import Mark, possible
+from servecheck.tell import tell_config, tell_policy, tell_program
 from servecheck.trace.model import Trace, TraceError
 from servecheck.trace.model import Verdict as Recorded
 from servecheck.trace.write import keep, not_legal
 from servespec.actions import Action
+from servespec.config import check
 from servespec.errors import ActionDisabled, ConfigError
 from servespec.machine import Machine
 from servespec.plan import State
@@ -62,8 +66,9 @@ from servespec.properties import PROPERTIES, Step
 
 STEPS_PER_RUN = 40
 """Moves of a run; a move is one action or some."""
-RUNS_PER_ROUND = 100
-"""Runs of Hypothesis in a round, and walks."""
+RUNS_PER_ROUND = 50
+"""Runs of Hypothesis in a round."""
+WALKS_PER_ROUND = 150
 SHRINKING = 20.0
 """Seconds that Hypothesis may shrink."""
 STRIDE = 1_000_003
@@ -234,10 +239,10 @@ class _Campaign:
         number = self.seed * STRIDE
         while not self.tally.falls:
             self.by_hypothesis(number)
-            for offset in range(RUNS_PER_ROUND):
+            for offset in range(WALKS_PER_ROUND):
                 if self.tally.falls:
                     break
-                self.by_walk(number * RUNS_PER_ROUND + offset)
+                self.by_walk(number * WALKS_PER_ROUND + offset)
             number += 1
 
     def by_hypothesis(self, number: int) -> None:
@@ -275,6 +280,7 @@ class _Campaign:
                 tuple(PROPERTIES.values()),
                 following=self.beside if self.subject else None,
                 draw=self.draw,
+                guide=self.tally.guide,
             )
         except Unsupported:
             if not self.tally.runs:
@@ -518,6 +524,7 @@ def campaign(
     failures: Path | None = None,
     again: str | None = None,
     today: date | None = None,
+    sizes: Sizes | None = None,
 ) -> Summary:
     """Fuzz the specification for so many seconds, under one profile or all kinds of policies.
 
@@ -528,9 +535,10 @@ def campaign(
         failures: a folder for the program on which something fell.
         again: the command that runs such a program, but for `--program FILE`.
         today: the day by which known deviations expire.
+        sizes: those that are kept; all others are drawn (`servecheck.fuzz.sizes`).
 
     Raises:
-        ConfigError: there is no such profile.
+        ConfigError: there is no such profile, or the sizes contradict it.
         Unsupported: the engine takes none of the worlds.
         EngineError: the engine is not what it says it is, or cannot be started.
         RegisterError: the trace of a known deviation of this engine does not show it.
@@ -539,7 +547,11 @@ def campaign(
         raise ConfigError("profile", f"{profile!r} is unknown", f"take one of {', '.join(NAMED)}")
     policy = None if profile is None else NAMED[profile]
     subject = _subject(following)
-    draw = anywhere(policy=policy) if subject is None else Worlds.of(subject, policy=policy)
+    if policy is not None:
+        check(resized(HARMLESS, policy, sizes or {}), policy)
+    draw: Draw = anywhere(policy=policy, sizes=sizes)
+    if subject is not None:
+        draw = Worlds.of(subject, policy=policy, sizes=sizes)
     work = _Campaign(
         seconds,
         seed,
@@ -553,7 +565,8 @@ def campaign(
         failures,
         again,
         today,
-        frozenset() if subject is None else shown(subject),
+        still=frozenset() if subject is None else shown(subject),
+        tally=Tally(guide=Guide(fixed=frozenset(sizes or ()))),
     )
     interrupted, gone = False, None
     try:

@@ -30,11 +30,11 @@ import attrs
 from attrs import frozen
 
 from servecheck.engines.protocol import Capabilities
-from servecheck.fuzz.tell import tell_action, tell_config, tell_policy, tell_program
 from servecheck.lockstep.compare import Difference
 from servecheck.lockstep.follow import ANSWER
 from servecheck.lockstep.similar import Clues, PublicReport, known_reports, marks_on, similar
 from servecheck.lockstep.subject import Adoption, Parted
+from servecheck.tell import tell_action, tell_config, tell_policy, tell_program
 from servespec.actions import Action
 from servespec.config import Config
 from servespec.machine import Machine
