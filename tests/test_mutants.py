@@ -31,7 +31,7 @@ class Mutant:
     seen_by: str
     """The property that falls, asked alone."""
     on: str = ""
-    """The policy of the walks, or the recording, on which it does; walks of any, if none is named."""
+    """The policy of the walks, or the recording, on which it does; else walks of any policy."""
 
     def plant(self, spec: Path) -> None:
         """Change a copy of the specification; its text must have the place exactly once."""
