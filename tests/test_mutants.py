@@ -162,6 +162,23 @@ OTHERS = (
         "TOK-1",
     ),
     Mutant(
+        "the running list is gone through from its end",
+        "moves.py",
+        "return self.state.running if self.phases[0] is Phase.RUNNING else self.state.waiting",
+        "running = self.state.running\n"
+        "        if self.cursor == 0 and len(running) == 2 and not self.entries:\n"
+        "            running = running[::-1]\n"
+        "        return running if self.phases[0] is Phase.RUNNING else self.state.waiting",
+        "TOK-1",
+    ),
+    Mutant(
+        "outputs are handled in another order",
+        "machine.py",
+        "for entry in plan.entries:\n        request = None if",
+        "for entry in plan.entries[::-1]:\n        request = None if",
+        "REQ-1",
+    ),
+    Mutant(
         "the threshold is not waived",
         "scheduler.py",
         "threshold=0 if alone else config.long_prefill_token_threshold,",

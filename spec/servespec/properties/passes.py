@@ -6,7 +6,7 @@ from servespec.config import Config
 from servespec.events import Admitted, Preempted, Reason, Scheduled, Skipped
 from servespec.machine import Schedule
 from servespec.plan import Planned
-from servespec.policy import HeadOfLine, Policy, StepMix, Victim
+from servespec.policy import Policy, StepMix, Victim
 from servespec.properties import readings
 from servespec.properties.base import (
     HELD,
@@ -20,9 +20,11 @@ from servespec.properties.base import (
 )
 from servespec.properties.dues import (
     blocks_lacking,
+    can_be_asked,
     due_admitted,
     due_running,
     ends_admissions,
+    has_turn,
     refusal,
     shut,
     true_reason,
@@ -148,7 +150,7 @@ def everybody_gets_its_due(fold: Folded) -> Outcome:
     """Who is scheduled gets exactly the tokens that are due to it: what is left of its text and its
     drafts, under the threshold, the tokens left and max_model_len; an admission what its hits
     leave, padded where the batch is uniform. Of its drafts those are used that these tokens
-    reach."""
+    reach. Those who run have their turns in list order."""
     step, joined, asked = fold.step, set[str](), False
     for m in fold.moments:
         match m.event:
@@ -161,6 +163,8 @@ def everybody_gets_its_due(fold: Folded) -> Outcome:
                 if r is None:
                     continue
                 new = id in joined
+                if not new and not has_turn(m, r):
+                    return Fall(f"{id} is scheduled out of its turn")
                 due = due_admitted(step, m, r, r.computed) if new else due_running(step, m, r)
                 if isinstance(due, Reason):
                     return Fall(f"{id} is admitted, and {due.name} is true")
@@ -175,24 +179,23 @@ def everybody_gets_its_due(fold: Folded) -> Outcome:
 @folded_property("ADM-1")
 def admissions_are_in_turn(fold: Folded) -> Outcome:
     """Who is admitted is the head of the waiting queue, or, where policy passes refused ones over,
-    the first that was not; it finds room; and admissions are not shut: by a preemption in the
+    the first that was not; those who run have their turns before it, or after, by policy; it
+    finds room; and admissions are not shut: by a preemption in the
     pass where policy says so, by a static batch, for want of tokens or seats."""
     step, admitted = fold.step, False
-    skips = step.machine.policy.head_of_line is HeadOfLine.SKIP
     for m in fold.moments:
-        if not isinstance(m.event, Admitted):
+        r = m.find(m.event.id) if isinstance(m.event, Admitted) else None
+        if r is None:
             continue
         admitted = True
-        places = [w.id for w in m.waiting]
-        ahead = places[: places.index(m.event.id)]
-        if m.event.id in m.passed or any(not skips or w not in m.passed for w in ahead):
-            return Fall(f"{m.event.id} is admitted out of its turn: {places} wait")
+        if not can_be_asked(step, m, r):
+            return Fall(f"{r.id} is admitted out of its turn: {[w.id for w in m.waiting]} wait")
         why = shut(step, m)
         if why:
-            return Fall(f"{m.event.id} is admitted, and admissions are shut: {_names(why)}")
-        refused = refusal(step, m, m.waiting[len(ahead)])
+            return Fall(f"{r.id} is admitted, and admissions are shut: {_names(why)}")
+        refused = refusal(step, m, r)
         if refused is not None:
-            return Fall(f"{m.event.id} is admitted, and {refused.name} is true")
+            return Fall(f"{r.id} is admitted, and {refused.name} is true")
     return verdict(admitted, None)
 
 
