@@ -250,6 +250,7 @@ OTHERS = (
         "return policy.after_preemption is AfterPreemption.ADMIT_NOBODY and preempted > 0",
         "return False",
         "ADM-1",
+        "spec_tight",
     ),
     Mutant(
         "the watermark is forgotten",

@@ -12,7 +12,7 @@ from functools import cache
 
 import pytest
 from attrs import evolve
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from servecheck.fuzz.draw import Chance, Seeded, pick
@@ -269,6 +269,7 @@ SPOILS: tuple[Spoil, ...] = (
 )
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 2**64), st.integers(1, 2))
 @example(0, 1)
 def test_every_property_answers_whatever_it_is_asked(seed: int, faults: int) -> None:
@@ -460,6 +461,15 @@ def test_a_request_that_cannot_be_served_preempts_itself_for_want_of_blocks() ->
     turns = [a for t in range(5) for a in (Schedule(), Complete((Output("a", (t,)),)))]
     checked = whole(VLLM_0_33, config, Submit("a", (1, 2), 6), *turns[:6], Schedule())
     assert checked["PRE-1"] == 1
+
+
+def test_ghosts_are_asked_of_the_machine_and_not_of_the_step() -> None:
+    """An engine that does something else is no proof that content decides anything."""
+    gone = [s for s in real_steps() if isinstance(s.action, Abort) and s.after != s.before]
+    idle = [Step(s.machine, s.before, s.action, s.before, ()) for s in gone]
+    asked = [answers(step) for step in idle]
+    assert {outcome["GHO-1"] for outcome in asked} == {HELD, VACUOUS}
+    assert all(isinstance(outcome["QUE-1"], Fall) for outcome in asked)
 
 
 def test_nobody_may_give_way_where_nobody_does() -> None:

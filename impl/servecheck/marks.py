@@ -11,7 +11,7 @@ true whenever the mark is reached: under sizes and choices that do not meet it, 
 reached is no gap.
 
 The moments inside a pass (who ran, what was in the queue and the index at the moment of an event)
-come from `servespec.properties.fold`.
+come from `servespec.properties.folded`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ from servespec.policy import (
     Victim,
 )
 from servespec.properties.base import Step
-from servespec.properties.fold import Moment, folded
+from servespec.properties.books import Moment
+from servespec.properties.folded import folded
 from servespec.request import Request
 
 

@@ -23,7 +23,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Protocol
 
-from attrs import frozen
+from attrs import field, frozen
 
 from servespec.config import Config
 from servespec.events import Event
@@ -66,6 +66,8 @@ class Step:
     action: Action
     after: State
     events: tuple[Event, ...]
+    applied: bool = field(default=False, eq=False)
+    """The machine itself has made it; any other step may be an engine's."""
 
     @cached_property
     def problem(self) -> str | None:
@@ -75,7 +77,7 @@ class Step:
 
 def step_of(machine: Machine, before: State, action: Action, moved: Transition) -> Step:
     """The step that `apply` has just made."""
-    return Step(machine, before, action, moved.state, moved.events)
+    return Step(machine, before, action, moved.state, moved.events, applied=True)
 
 
 class Monitor(Protocol):

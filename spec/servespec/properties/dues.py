@@ -14,7 +14,7 @@ from servespec.events import Reason
 from servespec.policy import AfterPreemption, Batching, HeadOfLine, StepMix, Victim
 from servespec.properties import readings
 from servespec.properties.base import Step
-from servespec.properties.fold import Moment
+from servespec.properties.books import Moment
 from servespec.request import Request
 
 

@@ -18,6 +18,7 @@ from servespec.properties.base import (
     step_property,
     verdict,
 )
+from servespec.properties.books import Moment
 from servespec.properties.dues import (
     blocks_lacking,
     can_be_asked,
@@ -29,7 +30,7 @@ from servespec.properties.dues import (
     shut,
     true_reason,
 )
-from servespec.properties.fold import Folded, Moment, folded_property
+from servespec.properties.folded import Folded, folded_property
 
 
 def planned(step: Step) -> tuple[Planned, ...] | None:

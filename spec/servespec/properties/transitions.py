@@ -22,7 +22,7 @@ from servespec.machine import Abort, Complete, ResetCache, Schedule, Submit
 from servespec.policy import Reset
 from servespec.properties import readings
 from servespec.properties.base import VACUOUS, Fall, Outcome, Step, step_property, tables, verdict
-from servespec.properties.fold import Folded, folded_property
+from servespec.properties.folded import Folded, folded_property
 from servespec.request import Request
 
 # --- requests and plans --------------------------------------------------------------------
