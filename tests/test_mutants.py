@@ -238,6 +238,14 @@ OTHERS = (
         "PLAN-2",
     ),
     Mutant(
+        "an abort of who waits changes nothing",
+        "machine.py",
+        "    request = state.find(action.id)\n    if request is None:\n",
+        "    request = next((r for r in state.running if r.id == action.id), None)\n"
+        "    if request is None:\n",
+        "END-1",
+    ),
+    Mutant(
         "an abort leaves its step in flight",
         "plan.py",
         "plans[i] = evolve(plan, entries=tuple(gone if e is mine else e for e in plan.entries))",

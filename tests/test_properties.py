@@ -469,7 +469,7 @@ def test_ghosts_are_asked_of_the_machine_and_not_of_the_step() -> None:
     idle = [Step(s.machine, s.before, s.action, s.before, ()) for s in gone]
     asked = [answers(step) for step in idle]
     assert {outcome["GHO-1"] for outcome in asked} == {HELD, VACUOUS}
-    assert all(isinstance(outcome["QUE-1"], Fall) for outcome in asked)
+    assert all(isinstance(outcome["END-1"], Fall) for outcome in asked)
 
 
 def test_nobody_may_give_way_where_nobody_does() -> None:

@@ -69,7 +69,9 @@ def every_end_is_told_once(step: Step) -> Outcome:
         return Fall(f"{sorted(before - after)} left, {list(ended)} were told")
     if came != after - before:
         return Fall(f"{sorted(after - before)} came, {sorted(came)} were told")
-    due = dict.fromkeys(ended, Reason.ABORT) if isinstance(step.action, Abort) else _due(step)
+    due = _due(step)
+    if isinstance(step.action, Abort) and step.action.id in before:
+        due[step.action.id] = Reason.ABORT
     if ended != due:
         return Fall(f"{ended} were told, {due} were due")
     return verdict(bool(ended) or bool(came), None)
