@@ -799,4 +799,4 @@ def test_a_committed_trace_can_be_found_again() -> None:
 
 def test_what_does_not_fall_is_not_found() -> None:
     assert find("OWN-1", TINY, 0, runs=3) is None
-    assert smallest(Target("OWN-1", "OWN-1", TINY.config, TINY.policy), seeds=()) is None
+    assert smallest(Target("OWN-1", "OWN-1", TINY.config, TINY.policy, seeds=())) is None

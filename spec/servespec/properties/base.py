@@ -27,8 +27,8 @@ from attrs import field, frozen
 
 from servespec.config import Config
 from servespec.events import Event
-from servespec.machine import Action, Machine, Transition
-from servespec.plan import State
+from servespec.machine import Action, Machine, Schedule, Transition
+from servespec.plan import Planned, State
 from servespec.policy import Policy
 from servespec.pool import Blocks
 from servespec.properties.form import malformed
@@ -189,6 +189,11 @@ def verdict(antecedent: bool, problem: str | None) -> Outcome:
     if problem is not None:
         return Fall(problem)
     return HELD if antecedent else VACUOUS
+
+
+def planned(step: Step) -> tuple[Planned, ...] | None:
+    """The plan that this step has made, if it is a Schedule."""
+    return step.after.in_flight[-1].entries if isinstance(step.action, Schedule) else None
 
 
 def tables(state: State) -> tuple[Blocks, ...]:
