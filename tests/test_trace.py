@@ -725,7 +725,7 @@ def test_a_known_fall_goes_on(name: str, fall: Falls) -> None:
     assert [fell.n for fell in mine] == [last]
     assert mine[0].fallen.what == report.recorded.what
     assert all(fell.fallen.known for fell in report.fallen)
-    assert last < 10
+    assert last < 12
 
 
 def test_the_content_that_is_read_was_never_written() -> None:
@@ -799,4 +799,4 @@ def test_a_committed_trace_can_be_found_again() -> None:
 
 def test_what_does_not_fall_is_not_found() -> None:
     assert find("OWN-1", TINY, 0, runs=3) is None
-    assert smallest(Target("OWN-1", "OWN-1", TINY.config, TINY.policy, seeds=())) is None
+    assert smallest(Target("OWN-1", "OWN-1", TINY.config, TINY.policy), seeds=()) is None
