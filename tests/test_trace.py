@@ -790,7 +790,7 @@ def test_a_known_fall_goes_on(name: str, fall: Falls) -> None:
     assert [fell.n for fell in mine] == [last]
     assert mine[0].fallen.what == report.recorded.what
     assert all(fell.fallen.known for fell in report.fallen)
-    assert last < 10
+    assert last < 12
 
 
 def test_the_content_that_is_read_was_never_written() -> None:

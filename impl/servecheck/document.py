@@ -60,8 +60,9 @@ A *rule* says what happens; it is one function, marked with its number. Numbers 
 vLLM 0.33.0's scheduler, whose recordings they reproduce (`traces/vllm-0.33.0/`; what no recording
 shows of a rule, a story in `tests/test_rules.py` holds); letters are rules of other
 policies and of the machine itself. A *choice* is a rule that engines make differently: it is one
-axis of `servespec.policy.Policy`, and `policy.py` is the only code that looks at an axis. A
-*property* says what must be true of every state (S), every transition (T) or every history (M).
+axis of `servespec.policy.Policy`, and of the machine only `policy.py` looks at an axis. A
+*property* says what must be true of every state (S), every transition (T) or every history (M); the
+properties read the axes a second time, since a choice that is shared cannot be checked by itself.
 
 Words. T is the number of tokens of a request's *text*, prompt and output; C of them are
 *computed*, their KV is in the blocks of its *table*; bs is the block size, γ the number of *drafts*
@@ -87,7 +88,8 @@ Type-check it, or your own code against it, with `mypy --strict -p servespec`.
 ## Where properties fall
 
 A real engine may break a property. Then that is knowledge: each condition below has a committed
-trace in `traces/falls/` that must go on falling. (LIV-1, that a request which fits alone is
+trace in `traces/falls/` that must go on falling. What is told under *why* must have happened in the
+run: until then a fall is none that is known. (LIV-1, that a request which fits alone is
 served, is about endless runs and so in no table here; `traces/falls/` has two loops on which it
 falls.)
 

@@ -11,7 +11,7 @@ true whenever the mark is reached: under sizes and choices that do not meet it, 
 reached is no gap.
 
 The moments inside a pass (who ran, what was in the queue and the index at the moment of an event)
-come from `servespec.properties.fold`.
+come from `servespec.properties.folded`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ from servespec.policy import (
     Victim,
 )
 from servespec.properties.base import Step
-from servespec.properties.fold import Moment, folded
+from servespec.properties.books import Moment
+from servespec.properties.folded import folded
 from servespec.request import Request
 
 
@@ -614,7 +615,8 @@ def _stored(step: Step) -> Iterator[Mark]:
     for m in folded(step).moments:
         if isinstance(m.event, BlockStored):
             yield from _storing(m, m.event)
-            owner = next((r for r in m.running if m.event.block in r.table), None)
+            holder = next((r.id for r in m.running if m.event.block in r.table), "")
+            owner = step.before.find(holder)
             if owner is not None and m.event.key.length > owner.length:
                 yield Mark.BLOCK_BY_DRAFTS
 

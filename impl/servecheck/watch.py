@@ -1,20 +1,29 @@
 """Watch a machine: ask every property after each transition, and count the answers.
 
-A property that falls where the registry says that it falls is *known*; anywhere else it is a
-verdict. Antecedents are counted, so that a report can say how often a property really checked
-something.
+A property that falls where the registry says that it falls, and after what it says brings that
+about, is *known*; any other fall is a verdict. Antecedents are counted, so that a report can say
+how often a property really checked something.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from attrs import define, field, frozen
 
 from servespec.machine import Action, Machine, Transition
 from servespec.plan import State
-from servespec.properties import HELD, PROPERTIES, Fall, Monitor, Property, Step, step_of
+from servespec.properties import (
+    PROPERTIES,
+    VACUOUS,
+    Fall,
+    Falls,
+    Monitor,
+    Property,
+    Step,
+    step_of,
+)
 
 
 @frozen
@@ -39,19 +48,24 @@ class Watch:
     properties: Iterable[Property] = field(factory=lambda: tuple(PROPERTIES.values()))
     checked: Counter[str] = field(factory=Counter)
     """How often the antecedent of each property was true."""
-    _monitors: dict[str, Monitor] = field(init=False)
-    _known: frozenset[str] = field(init=False)
+    _monitors: list[tuple[Property, Monitor]] = field(init=False)
+    _possible: dict[str, tuple[Falls, ...]] = field(init=False)
+    """Falls that these sizes and choices make possible, by property."""
+    _awaited: set[Callable[[Step], bool]] = field(init=False)
+    """Causes that last and have not happened yet."""
 
     def __attrs_post_init__(self) -> None:
         self.properties = tuple(self.properties)
         self.restart(self.state)
         config, policy = self.machine.config, self.machine.policy
-        self._known = frozenset(p.id for p in self.properties if p.expected(config, policy))
+        possible = {p.id: p.possible(config, policy) for p in self.properties}
+        self._possible = {name: falls for name, falls in possible.items() if falls}
+        self._awaited = {f.cause for falls in possible.values() for f in falls if f.lasts}
 
     def restart(self, state: State) -> None:
         """Go on from another state: what is remembered of the way here does not count there."""
         self.state = state
-        self._monitors = {p.id: p.start(self.machine, state) for p in self.properties}
+        self._monitors = [(p, p.start(self.machine, state)) for p in self.properties]
 
     def see(self, before: State, action: Action, moved: Transition) -> tuple[Fallen, ...]:
         """Ask every property about one transition; all that fell."""
@@ -59,12 +73,25 @@ class Watch:
 
     def see_step(self, step: Step) -> tuple[Fallen, ...]:
         fallen: list[Fallen] = []
-        for p in self.properties:
-            self._monitors[p.id], outcome = self._monitors[p.id].after(step)
+        sound = step.problem is None
+        if sound and self._awaited:
+            self._awaited = {cause for cause in self._awaited if not cause(step)}
+        for at, (p, monitor) in enumerate(self._monitors):
+            goes_on, outcome = monitor.after(step)
+            if goes_on is not monitor:
+                self._monitors[at] = (p, goes_on)
+            if outcome is VACUOUS:
+                continue
+            self.checked[p.id] += 1
             if isinstance(outcome, Fall):
-                fallen.append(Fallen(p, outcome.what, p.id in self._known))
-                self.checked[p.id] += 1
-            elif outcome is HELD:
-                self.checked[p.id] += 1
+                known = sound and self._caused(p, step)
+                fallen.append(Fallen(p, outcome.what, known))
         self.state = step.after
         return tuple(fallen)
+
+    def _caused(self, fallen: Property, step: Step) -> bool:
+        """What makes a fall of this property one that is known has happened."""
+        return any(
+            f.cause not in self._awaited if f.lasts else f.cause(step)
+            for f in self._possible.get(fallen.id, ())
+        )

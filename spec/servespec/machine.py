@@ -186,8 +186,11 @@ def submit(machine: Machine, state: State, action: Submit) -> Transition:
     return Transition(moved, (Submitted(action.id),))
 
 
+@rule("31", engine="EngineCore.step, Scheduler.has_requests")
 def schedule_step(machine: Machine, state: State) -> Transition:
-    """Make a plan (`servespec.scheduler`), unless as many as may be are in flight."""
+    """A plan is made whether or not there is anything to do, unless as many as may be are in
+    flight. vLLM steps while somebody is live or has just left, so there is one empty step after
+    the last has finished."""
     require(
         len(state.in_flight) < machine.config.max_steps_in_flight,
         "Schedule",
@@ -283,7 +286,8 @@ def with_tokens(
     machine: Machine, request: Request, entry: Planned, output: Output
 ) -> tuple[Request, Reason | None, tuple[Event, ...]]:
     """Rejected drafts lower C and give no block back; then the tokens are appended. The new drafts
-    replace the old ones, except for a prefill chunk, whose drafts are thrown away."""
+    replace the old ones, except for a prefill chunk, whose drafts are thrown away. Who was not
+    in the pass keeps the drafts that it has."""
     if not entry.yields:
         return request, None, ()
     kept, reason = until_end(machine, request, output.tokens)
@@ -295,9 +299,11 @@ def with_tokens(
     return grown, reason, (Delivered(request.id, len(request.output), kept),)
 
 
+@rule("29", "37", engine="Scheduler._update_request_with_output, check_stop")
 def until_end(machine: Machine, request: Request, tokens: Tokens) -> tuple[Tokens, Reason | None]:
-    """Rule 29: tokens are appended one by one until one ends the request: a stop token, or else
-    the last that max_model_len or max_tokens allows; those behind it are dropped."""
+    """Tokens are appended one by one until one ends the request: a stop token, or else the last
+    that max_model_len or max_tokens allows; those behind it are dropped, and lower C. Nobody
+    looks at max_tokens when drafts are scheduled: what overshoots is cut here."""
     room = min(
         machine.config.max_model_len - request.length, request.max_tokens - len(request.output)
     )

@@ -170,7 +170,9 @@ def extend(p: Pass, move: Extend) -> Pass:
 @rule("27", engine="Scheduler.schedule, the waiting loop")
 def admit(p: Pass, move: Admit) -> Pass:
     """An admitted request leaves the waiting queue and goes to the end of the running list. Its
-    hits begin its table and count as computed and published."""
+    hits begin its table and count as computed and published. A plan keeps the order of
+    scheduling; where vLLM lists the requests that are new to the worker, those seen for the first
+    time stand before those that come back, each in order of admission."""
     request = p.queue[p.cursor]
     computed = computed_by(move.hits, request, p.config)
     _within_budget(p, request, computed, move.drafts, move.tokens)

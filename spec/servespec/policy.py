@@ -2,7 +2,7 @@
 
 A value of an axis exists only where a real engine, a recording or a theorem distinguishes it.
 Below the axes stand the choice functions, one small function per question that the machine
-asks; they are the only code that looks at an axis. They take plain sequences and numbers, so an
+asks; nothing else in the machine looks at an axis. They take plain sequences and numbers, so an
 engine can ask the same questions of its own structures. At the end: the profiles, as data.
 """
 
@@ -294,11 +294,12 @@ def running_cap(policy: Policy, max_model_len: int) -> int:
     return max_model_len - (1 if policy.running_cap is RunningCap.BELOW_MODEL_LENGTH else 0)
 
 
-@rule("19", engine="Scheduler.schedule, the running loop")
+@rule("19", "20", engine="Scheduler.schedule, the running loop")
 def victim(policy: Policy, running: Sequence[Queued]) -> int | None:
     """Who gives way when a running request finds no room: FCFS the last of the running list,
-    possibly the request itself; by priority the largest (priority, arrival), among equals the
-    first in the list, scheduled in this pass or not."""
+    possibly the request itself, and so none that this pass has scheduled; by priority the largest
+    (priority, arrival), among equals the first in the list, scheduled in this pass or not. The
+    id plays no part."""
     if policy.victim is Victim.NONE:
         return None
     if policy.victim is Victim.LAST_ADMITTED:

@@ -133,8 +133,7 @@ def admissions_shut(p: Pass) -> Reason | None:
 def offer_for(p: Pass, request: Request) -> Admit | Reason:
     """An admission computes what its hits leave of the text, capped by the threshold and cut to
     the tokens left, if prompts may be cut. It needs free blocks for these tokens, and a look
-    shows that policy's larger part of the text would fit as well; while something runs, the
-    watermark stays free besides."""
+    shows that policy's larger part of the text would fit as well (rule 12)."""
     config, policy, pool = p.config, p.policy, p.state.pool
     hits = blocks.match(pool, policy, request.keys, request.length, config.block_size)
     computed = computed_by(hits, request, config)
@@ -148,8 +147,7 @@ def offer_for(p: Pass, request: Request) -> Admit | Reason:
         return Reason.NO_CHUNKS
     tokens = min(tokens, p.tokens_left)
     admit = Admit(hits, tokens, drafts)
-    room = len(pool.free) - (config.watermark_blocks if p.state.running else 0)
-    fits = room_needed(p, request, admit) <= room
+    fits = room_needed(p, request, admit) <= len(pool.free)
     return admit if fits else Reason.NO_ROOM
 
 
@@ -176,9 +174,17 @@ def pads(p: Pass, computed: int, tokens: int) -> bool:
     )
 
 
+def watermark(p: Pass) -> int:
+    """Rule 12: blocks that an admission leaves free while something runs, be it since this pass;
+    ⌊watermark · num_blocks⌋, the null block counted."""
+    return p.config.watermark_blocks if p.state.running else 0
+
+
+@rule("12", engine="KVCacheManager.allocate_slots, full_sequence_must_fit and the watermark")
 def room_needed(p: Pass, request: Request, admit: Admit) -> int:
-    """Rule 12: free blocks that the admission needs, the larger of the demand of its first step
-    and that of the look at more of the text, with what policy promises to those that run."""
+    """An admission needs the larger of two demands in free blocks: that of its first step, and that
+    of the look at more of the text, which reserves nothing; besides, what policy promises to
+    those that run, and the watermark, which is waived while nobody runs."""
     config, policy, pool = p.config, p.policy, p.state.pool
     first = blocks.demand(pool, 0, admit.hits, slots_admitted(p, request, admit), config.block_size)
     look = choose.slots_looked_at(
@@ -196,4 +202,4 @@ def room_needed(p: Pass, request: Request, admit: Admit) -> int:
             for r in p.state.running
         ),
     )
-    return max(first, more) + promised
+    return max(first, more) + promised + watermark(p)

@@ -49,7 +49,7 @@ def fallen(
 ) -> PropertyFell | None:
     """The fall of a property on a program, if it falls, and is not known to."""
     asked = PROPERTIES.get(property_id)
-    if asked is None or asked.expected(config, policy):
+    if asked is None:
         return None
     machine = Machine(config, policy)
     state = machine.initial()
@@ -60,6 +60,8 @@ def fallen(
         except SpecError:
             return None
         for fall in watch.see(state, action, moved):
+            if fall.known:
+                continue
             done = tuple(actions[:count])
             return fell(property_id)(property_id, asked.statement, fall.what, config, policy, done)
         state = moved.state

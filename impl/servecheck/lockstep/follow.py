@@ -64,7 +64,8 @@ from servespec.events import (
 from servespec.machine import Machine
 from servespec.plan import State
 from servespec.properties import Step
-from servespec.properties.fold import Fold, Moment
+from servespec.properties.books import Moment
+from servespec.properties.fold import Fold
 
 ANSWER = "answer"
 """The field of a difference that says that the engine raised."""

@@ -15,10 +15,21 @@ from attrs import frozen
 
 from servespec.actions import Complete, Schedule, Submit
 from servespec.config import Config
+from servespec.events import Reason, Skipped
 from servespec.machine import fits_alone
 from servespec.plan import State
 from servespec.policy import Admission, Impossible, Memory, Policy, Victim
-from servespec.properties import PROPERTIES, VACUOUS, Falls, Kind, Monitor, Outcome, Property, Step
+from servespec.properties import (
+    PROPERTIES,
+    VACUOUS,
+    Fall,
+    Falls,
+    Kind,
+    Monitor,
+    Outcome,
+    Property,
+    Step,
+)
 from servespec.properties.base import verdict
 
 
@@ -29,6 +40,8 @@ class _Round:
     start: State | None = None
 
     def after(self, step: Step) -> tuple[Monitor, Outcome]:
+        if step.problem is not None:
+            return _Round(), Fall(step.problem)
         match step.action:
             case Schedule() if not step.before.in_flight:
                 return _Round(step.before), VACUOUS
@@ -50,6 +63,17 @@ def _starved(start: State | None, step: Step) -> str | None:
         if fits_alone(step.machine, Submit(r.id, r.prompt, r.max_tokens))
     )
     return next(waits, None)
+
+
+def somebody_never_fits(step: Step) -> bool:
+    """A live request can never be served."""
+    asked = (Submit(r.id, r.prompt, r.max_tokens) for r in step.after.live)
+    return not all(fits_alone(step.machine, submit) for submit in asked)
+
+
+def somebody_lacks_blocks(step: Step) -> bool:
+    """A running request was passed over for want of blocks."""
+    return any(isinstance(e, Skipped) and e.reason is Reason.NO_BLOCKS for e in step.events)
 
 
 def _queues_impossible(config: Config, policy: Policy) -> bool:
@@ -75,12 +99,15 @@ LASSO = Property(
                 "its end for ever, and keeps its seat and its blocks"
             ),
             trace="LIV-1.jsonl",
+            cause=somebody_never_fits,
         ),
         Falls(
             under=_nobody_gives_way,
             when="nobody is preempted, and blocks are not promised at admission",
             why="each running request holds blocks that another one waits for",
             trace="LIV-1-no-victim.jsonl",
+            cause=somebody_lacks_blocks,
+            lasts=True,
         ),
     ),
 )

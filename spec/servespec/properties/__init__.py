@@ -1,6 +1,15 @@
 """Every property of the specification, by its number: `PROPERTIES`."""
 
-from servespec.properties import history, reports, states, transitions
+from servespec.properties import (
+    budget,
+    content,
+    history,
+    passes,
+    queues,
+    reports,
+    states,
+    transitions,
+)
 from servespec.properties.base import (
     HELD,
     REGISTRY,
@@ -31,7 +40,11 @@ __all__ = [
     "Outcome",
     "Property",
     "Step",
+    "budget",
+    "content",
     "history",
+    "passes",
+    "queues",
     "reports",
     "states",
     "step_of",

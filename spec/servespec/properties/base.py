@@ -9,24 +9,29 @@ a property that only ever answers so proves nothing. `HELD` says that it was che
 says what is wrong, with the numbers in it.
 
 A property may *fall* under sizes and choices that real engines use: that is knowledge, not noise.
-Its `falls` name the condition, the reason, and a committed trace on which it falls.
+Its `falls` name the condition, the reason, and a committed trace on which it falls; and they name
+the *cause*, what must have happened in the run before a fall is one that is known.
+
+A property answers whatever it is asked: of a step that is none (`servespec.properties.form`) it
+falls, and says what is malformed.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from enum import Enum
+from functools import cached_property
 from typing import Protocol
 
-from attrs import frozen
+from attrs import field, frozen
 
 from servespec.config import Config
 from servespec.events import Event
-from servespec.machine import Action, Machine, Transition
-from servespec.plan import State
+from servespec.machine import Action, Machine, Schedule, Transition
+from servespec.plan import Planned, State
 from servespec.policy import Policy
 from servespec.pool import Blocks
+from servespec.properties.form import malformed
 from servespec.rules import statement_of
 
 
@@ -61,11 +66,18 @@ class Step:
     action: Action
     after: State
     events: tuple[Event, ...]
+    applied: bool = field(default=False, eq=False)
+    """The machine itself has made it; any other step may be an engine's."""
+
+    @cached_property
+    def problem(self) -> str | None:
+        """What makes this no step of any machine."""
+        return malformed(self.machine, self.before, self.action, self.after)
 
 
 def step_of(machine: Machine, before: State, action: Action, moved: Transition) -> Step:
     """The step that `apply` has just made."""
-    return Step(machine, before, action, moved.state, moved.events)
+    return Step(machine, before, action, moved.state, moved.events, applied=True)
 
 
 class Monitor(Protocol):
@@ -78,12 +90,19 @@ class Monitor(Protocol):
 
 @frozen
 class Falls:
-    """Where a property does not hold, why, and the trace that shows it."""
+    """Where a property does not hold, why, and the trace that shows it.
+
+    The sizes and choices make a fall possible (`under`), and something that happens in a step
+    brings it about (`cause`): without it a fall is one like any other. A cause that `lasts` may
+    show at any later step of the run, another one in its own step only.
+    """
 
     under: Callable[[Config, Policy], bool]
     when: str
     why: str
     trace: str
+    cause: Callable[[Step], bool]
+    lasts: bool = False
 
 
 @frozen
@@ -95,8 +114,12 @@ class Property:
     falls: tuple[Falls, ...] = ()
 
     def expected(self, config: Config, policy: Policy) -> Falls | None:
-        """None if the property holds under these sizes and choices, else where it falls."""
-        return next((f for f in self.falls if f.under(config, policy)), None)
+        """None if the property holds under these sizes and choices, else where it may fall."""
+        return next(iter(self.possible(config, policy)), None)
+
+    def possible(self, config: Config, policy: Policy) -> tuple[Falls, ...]:
+        """The falls that these sizes and choices make possible."""
+        return tuple(f for f in self.falls if f.under(config, policy))
 
 
 REGISTRY: dict[str, Property] = {}
@@ -107,7 +130,17 @@ class _Memoryless:
     check: Callable[[Step], Outcome]
 
     def after(self, step: Step) -> tuple[Monitor, Outcome]:
-        return self, self.check(step)
+        problem = step.problem
+        return self, self.check(step) if problem is None else Fall(problem)
+
+
+@frozen
+class _OfState:
+    check: Callable[[Machine, State], Outcome]
+
+    def after(self, step: Step) -> tuple[Monitor, Outcome]:
+        problem = step.problem
+        return self, self.check(step.machine, step.after) if problem is None else Fall(problem)
 
 
 StateCheck = Callable[[Machine, State], Outcome]
@@ -123,7 +156,7 @@ def state_property(name: str, *falls: Falls) -> Callable[[StateCheck], StateChec
     """Register a property of kind S."""
 
     def register(check: StateCheck) -> StateCheck:
-        asked = _Memoryless(lambda step: check(step.machine, step.after))
+        asked = _OfState(check)
         _register(name, Kind.S, check, lambda machine, state: asked, falls)
         return check
 
@@ -158,12 +191,21 @@ def verdict(antecedent: bool, problem: str | None) -> Outcome:
     return HELD if antecedent else VACUOUS
 
 
+def planned(step: Step) -> tuple[Planned, ...] | None:
+    """The plan that this step has made, if it is a Schedule."""
+    return step.after.in_flight[-1].entries if isinstance(step.action, Schedule) else None
+
+
 def tables(state: State) -> tuple[Blocks, ...]:
     """Every block table that holds blocks: those of live requests and of deferred releases."""
     held = tuple(r.table for r in state.live)
     return held + tuple(t for plan in state.in_flight for t in plan.deferred)
 
 
-def holders(state: State) -> Counter[int]:
-    """How many tables hold each block."""
-    return Counter(b for table in tables(state) for b in table)
+def holders(state: State) -> dict[int, int]:
+    """How many tables hold each block; nothing of a block that none holds."""
+    count: dict[int, int] = {}
+    for table in tables(state):
+        for b in table:
+            count[b] = count.get(b, 0) + 1
+    return count

@@ -1,170 +1,340 @@
-"""The free queue and the index of a transition, folded from its events.
+"""A transition, folded from its events: what they say must have become of the state.
 
-The properties of order (LRU-1 to LRU-3, CON-2, PRE-1) ask what the queue looked like at the
-moment of each event inside a transition. This fold is a second reading of the rules, written
-from the events alone: it keeps its own queue, counts, keys, tables and running list, and never
-calls the pool's verbs.
+Several properties ask what the queues, the index and the requests looked like at the moment of
+each event inside a transition, or what must stand in the state afterwards. This fold is a second
+reading of the rules, written from the events alone: it takes them for the decisions, keeps books of
+its own, and calls neither the pool's verbs nor the scheduler's moves nor policy's choice functions.
+
+Events may be wrong. What cannot be folded at all (somebody ends who was not there) is a *problem*:
+the fold stops, and every property that reads it (`servespec.properties.folded`) falls with that.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 
-from attrs import define, frozen
+from attrs import define, evolve
 
-from servespec import policy as choose
-from servespec.chain import Chain
+from servespec.chain import Chain, Tokens
 from servespec.events import (
     Admitted,
     BlockRemoved,
     BlockStored,
     CacheCleared,
+    Delivered,
     Event,
     Finished,
     Preempted,
+    Refused,
     Scheduled,
+    Skipped,
+    Submitted,
 )
-from servespec.machine import Complete, Discard
-from servespec.plan import Planned
-from servespec.policy import FreeWalk, Unhashed
+from servespec.machine import Abort, Action, Complete, Discard, ResetCache, Schedule, Submit
+from servespec.plan import PADDING, Plan, Planned
 from servespec.pool import Blocks
-from servespec.properties.base import Step, holders
+from servespec.properties import readings
+from servespec.properties.base import Step
+from servespec.properties.books import BlockBooks, Moment, changed
 from servespec.request import Request
 
-
-@frozen
-class Moment:
-    """One event, and what stood in the queue, the index and the running list just before it."""
-
-    event: Event
-    queue: Blocks
-    index: dict[Chain, Blocks]
-    running: tuple[Request, ...]
-    hits: int
-    """Of an admission: how many blocks of its table it shares."""
-
-
-@frozen
-class Folded:
-    """A step, folded: its moments, and what the free queue must be afterwards."""
-
-    step: Step
-    moments: tuple[Moment, ...]
-    queue: Blocks
-
-
-_last: list[Folded] = []
-
-
-def folded(step: Step) -> Folded:
-    """The fold of a step. Several properties ask for it, one after the other: the last one is
-    kept."""
-    if not _last or _last[0].step is not step:
-        fold = Fold.of(step)
-        _last[:] = [Folded(step, tuple(fold.moments()), tuple(fold.queue))]
-    return _last[0]
+_PASS = (Admitted, Scheduled, Skipped, Preempted, BlockRemoved, BlockStored)
+TELLS: dict[type[Action], tuple[type[Event], ...]] = {
+    Submit: (Submitted, Refused),
+    Schedule: _PASS,
+    Complete: (Delivered, BlockStored, Finished),
+    Discard: (),
+    Abort: (Finished,),
+    ResetCache: (Preempted, CacheCleared, Refused),
+}
+"""The events that belong to each action."""
 
 
 @define
 class Fold:
-    """Walks the events of one step; afterwards `queue` is what the free queue must be."""
+    """Walks the events of one step; afterwards its books say what must be there."""
 
     step: Step
-    queue: list[int]
-    index: dict[Chain, Blocks]
-    keys: dict[int, Chain]
-    held: Counter[int]
-    tables: dict[str, Blocks]
+    blocks: BlockBooks
+    waiting: list[Request]
     running: list[Request]
+    in_flight: list[Plan]
+    left: int
+    """Tokens that the pass has left."""
+    turn_left: int | None = None
+    """Tokens that were left when somebody's turn began, while others make room for it: what they
+    give back is for those behind it."""
+    served: tuple[Planned, ...] = ()
+    passed: tuple[str, ...] = ()
+    joined: tuple[str, ...] = ()
+    """Who was admitted in this step."""
+    preempted: int = 0
+    problem: str | None = None
 
     @staticmethod
     def of(step: Step) -> Fold:
         """The fold at the beginning of a step."""
-        pool = step.before.pool
+        before, plans = step.before, step.before.in_flight
         return Fold(
             step,
-            list(pool.free),
-            {**pool.index.copies},
-            {b: block.key for b, block in enumerate(pool.blocks) if block.key is not None},
-            holders(step.before),
-            {r.id: r.table for r in step.before.live},
-            list(step.before.running),
+            BlockBooks.of(step.machine.policy, before),
+            list(before.waiting),
+            list(before.running),
+            list(plans[1:] if isinstance(step.action, Complete) else plans),
+            step.machine.config.max_num_batched_tokens,
         )
 
+    @property
+    def tables(self) -> dict[str, Blocks]:
+        """The block tables of the living."""
+        return {r.id: r.table for r in chain(self.running, self.waiting)}
+
+    # --- the walk ------------------------------------------------------------------------
+
     def moments(self) -> Iterator[Moment]:
-        """Every event with the moment before it; ends when all of the step is folded."""
-        events = self.step.events
+        """Every event with the moment before it; ends when all of the step is folded, or nothing
+        more of it can be."""
+        events, told = self.step.events, TELLS[type(self.step.action)]
         for at, event in enumerate(events):
+            if not isinstance(event, told):
+                self.problem = f"{event} tells of no {type(self.step.action).__name__}"
+                return
             hits = self._hits(event, events[at:])
-            yield Moment(event, tuple(self.queue), self.index, tuple(self.running), hits)
+            yield Moment(
+                event,
+                tuple(self.blocks.queue),
+                self.blocks.index,
+                tuple(self.waiting),
+                tuple(self.running),
+                hits,
+                self.left if self.turn_left is None else self.turn_left,
+                self.served,
+                self.passed,
+                self.preempted,
+            )
             self._fold(event, hits)
+            if self.problem is not None:
+                return
         match self.step.action:
+            case Schedule():
+                self.in_flight.append(Plan(self.served))
             case Complete():
                 for table in self.step.before.in_flight[0].deferred:
-                    self._release(table)
+                    self.blocks.release(table)
             case Discard():
                 self._discard()
+        if any(isinstance(e, Finished) for e in events):
+            self._rank()
 
     @staticmethod
     def _hits(event: Event, rest: tuple[Event, ...]) -> int:
         if not isinstance(event, Admitted):
             return 0
-        scheduled = next(e for e in rest if isinstance(e, Scheduled) and e.id == event.id)
-        return len(event.blocks) - len(scheduled.new_blocks)
+        mine = (e for e in rest if isinstance(e, Scheduled) and e.id == event.id)
+        scheduled = next(mine, None)
+        return len(event.blocks) - (0 if scheduled is None else len(scheduled.new_blocks))
 
     def _fold(self, event: Event, hits: int) -> None:
         match event:
-            case Admitted(id, _, table):
-                self._hold(table[:hits])
-                self.tables[id] = table[:hits]
-                self.running += [r for r in self.step.before.live if r.id == id]
-            case Scheduled(id, _, _, new):
-                self._hold(new)
-                self.tables[id] += new
-            case Preempted(id) | Finished(id):
-                self.running = [r for r in self.running if r.id != id]
-                table = self.tables.pop(id)
-                if not self.defers(id):
-                    self._release(table)
+            case Submitted(id):
+                self._arrive(id)
+            case Admitted(id):
+                self._admit(event, hits)
+            case Scheduled(id):
+                self._serve(event)
+            case Skipped(id):
+                self.passed += (id,)
+                self.turn_left = None
+            case Preempted(id):
+                self._send_back(id)
+            case Finished(id):
+                self._leave(id)
+            case Delivered(id):
+                self._deliver(event)
             case BlockStored(block, key, _):
-                self.keys[block] = key
-                self.index = {**self.index, key: (*self.index.get(key, ()), block)}
+                self._store(block, key)
             case BlockRemoved(block, key):
-                self.keys.pop(block, None)
-                rest = tuple(b for b in self.index.get(key, ()) if b != block)
-                self.index = {**self.index, key: rest}
+                self.blocks.forget(block, key)
             case CacheCleared():
-                self.keys.clear()
-                self.index = {}
+                self.blocks.clear()
 
-    def _hold(self, table: Blocks) -> None:
-        self.held.update(table)
-        self.queue = [b for b in self.queue if b not in table]
+    # --- requests ------------------------------------------------------------------------
+
+    def _of(self, requests: list[Request], request_id: str, event: str) -> int | None:
+        """Where a request stands; if it does not, that is a problem."""
+        for at, r in enumerate(requests):
+            if r.id == request_id:
+                return at
+        self.problem = f"{request_id} {event}, and does not stand where it must"
+        return None
+
+    def _arrive(self, request_id: str) -> None:
+        asked = self.step.action
+        if not isinstance(asked, Submit) or asked.id != request_id or request_id in self.tables:
+            self.problem = f"{request_id} came, and did not ask or was there"
+            return
+        ranks = [r.arrival for r in chain(self.running, self.waiting)]
+        arrival = max(ranks) + (not asked.with_last) if ranks else 0
+        came = Request(
+            asked.id,
+            asked.namespace,
+            asked.prompt,
+            asked.max_tokens,
+            asked.priority,
+            asked.stop,
+            arrival,
+            keys=(),
+        )
+        self.waiting = readings.queued(self.step.machine.policy, self.waiting, came, False)
+
+    def _admit(self, event: Admitted, hits: int) -> None:
+        at = self._of(self.waiting, event.id, "was admitted")
+        if at is None or hits < 0:
+            self.problem = self.problem or f"{event.id} took more blocks than it has"
+            return
+        shared = event.blocks[:hits]
+        self.blocks.hold(shared)
+        admitted = changed(
+            self.waiting.pop(at), computed=event.hit_tokens, table=shared, published=hits
+        )
+        self.running.append(admitted)
+        self.joined += (event.id,)
+
+    def _serve(self, event: Scheduled) -> None:
+        at = self._of(self.running, event.id, "was scheduled")
+        if at is None:
+            return
+        r = self.running[at]
+        drafts: Tokens = r.drafts or (PADDING,) * event.drafts
+        used, end = drafts[: event.drafts], r.computed + event.tokens
+        table, yields = r.table + event.new_blocks, end >= r.length
+        self.blocks.hold(event.new_blocks)
+        entry = Planned(
+            r.id,
+            r.namespace,
+            r.computed,
+            r.text(r.computed, end) + used,
+            used,
+            table,
+            len(event.new_blocks),
+            yields,
+            r.id in self.joined,
+            r.prefilling,
+        )
+        self.running[at] = changed(
+            r, computed=end, table=table, drafts=(), prefilling=not yields, published=r.published
+        )
+        self.served += (entry,)
+        self.passed += (r.id,)
+        self.left -= event.tokens
+        self.turn_left = None
+
+    def _send_back(self, request_id: str) -> None:
+        turn = next((r.id for r in self.running if r.id not in self.passed), None)
+        at = self._of(self.running, request_id, "was preempted")
+        if at is None:
+            return
+        if request_id == turn:
+            self.turn_left = None
+        elif self.turn_left is None:
+            self.turn_left = self.left
+        victim = self.running.pop(at)
+        self.left += sum(len(e.tokens) for e in self.served if e.id == request_id)
+        self.served = tuple(e for e in self.served if e.id != request_id)
+        self.passed = tuple(i for i in self.passed if i != request_id)
+        self.joined = tuple(i for i in self.joined if i != request_id)
+        self.preempted += 1
+        back = changed(victim, computed=0, table=(), published=0)
+        self.waiting = readings.queued(self.step.machine.policy, self.waiting, back, True)
+        self._let_go(victim)
+
+    def _leave(self, request_id: str) -> None:
+        stands = self.running if any(r.id == request_id for r in self.running) else self.waiting
+        at = self._of(stands, request_id, "ended")
+        if at is not None:
+            self._let_go(stands.pop(at))
+
+    def _deliver(self, event: Delivered) -> None:
+        at = self._of(self.running, event.id, "got tokens")
+        action, plans = self.step.action, self.step.before.in_flight
+        entry = plans[0].entry(event.id)
+        sampled = () if not isinstance(action, Complete) else action.outputs
+        output = next((o for o in sampled if o.id == event.id), None)
+        if at is None or entry is None or output is None:
+            self.problem = self.problem or f"{event.id} got tokens, and nothing was sampled for it"
+            return
+        r = self.running[at]
+        used, kept = len(entry.drafts), len(event.tokens)
+        self.running[at] = changed(
+            r,
+            computed=r.computed - (1 + used - kept),
+            table=r.table,
+            published=r.published,
+            drafts=output.drafts,
+            prefilling=r.prefilling,
+            output=r.output + event.tokens,
+        )
+
+    def _rank(self) -> None:
+        """Arrival is a rank: when somebody has left, the younger ones move up."""
+        known = sorted({r.arrival for r in chain(self.running, self.waiting)})
+        if known and known[-1] >= len(known):
+            for requests in (self.running, self.waiting):
+                requests[:] = [evolve(r, arrival=known.index(r.arrival)) for r in requests]
+
+    # --- blocks --------------------------------------------------------------------------
+
+    def _store(self, block: int, key: Chain) -> None:
+        for at, r in enumerate(self.running):
+            if r.published < len(r.table) and r.table[r.published] == block:
+                self.running[at] = changed(
+                    r,
+                    computed=r.computed,
+                    table=r.table,
+                    published=r.published + 1,
+                    drafts=r.drafts,
+                    prefilling=r.prefilling,
+                )
+                self.blocks.store(block, key)
+                return
+        self.problem = f"block {block} was stored, and is nobody's next to publish"
 
     def defers(self, request_id: str) -> bool:
-        plans = self.step.before.in_flight
-        plans = plans[1:] if isinstance(self.step.action, Complete) else plans
-        in_flight = any(plan.entry(request_id) is not None for plan in plans)
-        return in_flight and choose.defers_release(self.step.machine.policy)
+        """Its table is held until a step in flight is done."""
+        flying = any(plan.entry(request_id) is not None for plan in self.in_flight)
+        return flying and readings.held_until_done(self.step.machine.policy)
 
-    def _release(self, table: Blocks) -> None:
-        """LRU-3: [un-hashed, by policy] + old order + [hashed, in the order of the walk]."""
-        policy = self.step.machine.policy
-        walk = table[::-1] if policy.free_walk is FreeWalk.TAIL_FIRST else table
-        self.held.subtract(walk)
-        freed = [b for b in walk if self.held[b] == 0]
-        first = [b for b in freed if b not in self.keys and policy.unhashed is Unhashed.TO_HEAD]
-        self.queue = first + self.queue + [b for b in freed if b not in first]
+    def _let_go(self, gone: Request) -> None:
+        """Its entries in flight are cancelled, its table is released or deferred."""
+        deferred = self.defers(gone.id)
+        last = None
+        for at, plan in enumerate(self.in_flight):
+            mine = plan.entry(gone.id)
+            if mine is not None:
+                entries = (evolve(e, cancelled=True) if e is mine else e for e in plan.entries)
+                self.in_flight[at], last = Plan(tuple(entries), plan.deferred), at
+        if deferred and last is not None:
+            plan = self.in_flight[last]
+            self.in_flight[last] = Plan(plan.entries, (*plan.deferred, gone.table))
+        else:
+            self.blocks.release(gone.table)
 
     def _discard(self) -> None:
-        plan = self.step.before.in_flight[-1]
+        plan, policy = self.in_flight.pop(), self.step.machine.policy
         for entry in plan.entries:
-            if not entry.cancelled:
-                self._release(self._returned(entry))
+            at = next((i for i, r in enumerate(self.running) if r.id == entry.id), None)
+            if entry.cancelled or at is None:
+                continue
+            keep = len(entry.table) - readings.given_back(policy, entry.new_blocks)
+            r = self.running[at]
+            self.blocks.release(r.table[keep:])
+            self.running[at] = changed(
+                r,
+                computed=entry.start,
+                table=r.table[:keep],
+                published=r.published,
+                prefilling=entry.was_prefilling,
+            )
         for table in plan.deferred:
-            self._release(table)
-
-    def _returned(self, entry: Planned) -> Blocks:
-        count = choose.returned_blocks(self.step.machine.policy, entry.new_blocks)
-        return entry.table[len(entry.table) - count :]
+            self.blocks.release(table)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from servespec import policy as choose
 from servespec.events import Admitted, BlockRemoved, Finished, Preempted
 from servespec.machine import Complete, Discard, Machine, Schedule
 from servespec.plan import Planned, State
 from servespec.pool import Blocks
+from servespec.properties import readings
 from servespec.properties.base import (
+    Fall,
     Monitor,
     Outcome,
     Step,
@@ -21,7 +22,9 @@ from servespec.properties.base import (
 def idle_cached(state: State) -> frozenset[int]:
     """Blocks with a key that nobody holds: what can be evicted."""
     pool = state.pool
-    return frozenset(b for b in pool.free if pool.blocks[b].key is not None)
+    return frozenset(
+        b for b, block in enumerate(pool.blocks) if block.key is not None
+    ).intersection(pool.free)
 
 
 @frozen
@@ -32,6 +35,8 @@ class _Ages:
     groups: tuple[frozenset[int], ...]
 
     def after(self, step: Step) -> tuple[Monitor, Outcome]:
+        if step.problem is not None:
+            return self, Fall(step.problem)
         evicted = {e.block for e in step.events if isinstance(e, BlockRemoved)}
         now = idle_cached(step.after)
         told = {b for e in step.events if isinstance(e, Admitted) for b in e.blocks}
@@ -68,6 +73,8 @@ class _Worker:
     plans: tuple[tuple[Planned, ...], ...]
 
     def after(self, step: Step) -> tuple[Monitor, Outcome]:
+        if step.problem is not None or len(self.plans) != len(step.before.in_flight):
+            return self, Fall(step.problem or f"the worker was told of {len(self.plans)} plans")
         rows = {row.id: row for row in self.rows}
         plans, problem = list(self.plans), None
         for e in step.events:
@@ -84,7 +91,7 @@ class _Worker:
             case Discard():
                 for entry in plans.pop():
                     if entry.id in rows:
-                        back = choose.returned_blocks(step.machine.policy, entry.new_blocks)
+                        back = readings.given_back(step.machine.policy, entry.new_blocks)
                         kept = entry.table[: len(entry.table) - back]
                         rows[entry.id] = _Row(entry.id, kept, entry.start)
         mine = {row.id: (row.table, row.computed) for row in rows.values()}
@@ -114,7 +121,7 @@ def _completed(rows: dict[str, _Row], plan: tuple[Planned, ...], action: Complet
     for entry in plan:
         row = rows.get(entry.id)
         if row is not None and entry.yields and not entry.cancelled:
-            rejected = len(entry.drafts) - (len(sampled[entry.id]) - 1)
+            rejected = len(entry.drafts) - (len(sampled.get(entry.id, ())) - 1)
             rows[entry.id] = _Row(entry.id, row.table, row.computed - rejected)
 
 

@@ -1,25 +1,25 @@
-"""Properties of every state: who owns a block, what a table holds, what the index names."""
+"""Properties of every state: who owns a block, what a table holds, what can be found."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
-from itertools import pairwise, takewhile
-from weakref import WeakKeyDictionary
+from itertools import pairwise
 
-from attrs import evolve
+from attrs import frozen
 
-from servespec import policy as choose
-from servespec.chain import Chain, Namespace, Tokens, link
-from servespec.config import Config, usable_blocks
-from servespec.machine import Machine
+from servespec.chain import Chain, Namespace, Tokens
+from servespec.config import usable_blocks
+from servespec.events import Finished, Preempted, Scheduled
+from servespec.machine import Complete, Discard, Machine
 from servespec.plan import State
-from servespec.policy import Memory, Policy, Unhashed
+from servespec.policy import HitCap, Memory, Publish, Unhashed
+from servespec.properties import readings
 from servespec.properties.base import (
     HELD,
     Fall,
     Falls,
     Outcome,
+    Step,
     holders,
     state_property,
     verdict,
@@ -49,9 +49,9 @@ def counts_are_holders(machine: Machine, state: State) -> Outcome:
     included."""
     held = holders(state)
     wrong = {
-        b: (block.ref_count, held[b])
+        b: (block.ref_count, held.get(b, 0))
         for b, block in enumerate(state.pool.blocks)
-        if block.ref_count != held[b]
+        if block.ref_count != held.get(b, 0)
     }
     return Fall(f"block: (count, tables) = {wrong}") if wrong else HELD
 
@@ -80,7 +80,7 @@ def table_fits(machine: Machine, state: State) -> Outcome:
             return Fall(f"the table of {r.id} holds a block twice: {r.table}")
         least = config.blocks_for(r.computed)
         # Hits without a cap cover the last token before it is computed (rule 11).
-        shared = r.computed + (1 if policy.hit_cap is choose.HitCap.NONE else 0)
+        shared = r.computed + (1 if policy.hit_cap is HitCap.NONE else 0)
         reach = min(max(r.computed + ahead, shared), config.max_model_len)
         most = max(least, config.blocks_for(reach))
         if policy.memory is Memory.RESERVED:
@@ -89,106 +89,6 @@ def table_fits(machine: Machine, state: State) -> Outcome:
         if len(r.table) < least or (not busy and len(r.table) > most):
             return Fall(f"{r.id}: {len(r.table)} blocks for C = {r.computed}: {least} to {most}")
     return verdict(bool(state.running), None)
-
-
-@lru_cache(maxsize=4096)
-def own_text(namespace: Namespace, text: Tokens) -> tuple[Chain, ...]:
-    """What the slots of a text must hold, one token a link."""
-    value: Chain | None = None
-    found = []
-    for token in text:
-        value = link(namespace, value, (token,))
-        found.append(value)
-    return tuple(found)
-
-
-def unwritten(state: State, block_size: int) -> set[tuple[int, int]]:
-    """Slots (block, offset) that a step in flight has still to write."""
-    return {
-        (e.table[p // block_size], p % block_size)
-        for plan in state.in_flight
-        for e in plan.entries
-        for p in range(e.start, e.start + len(e.tokens))
-    }
-
-
-def wrong_slots(state: State, request: Request, block_size: int) -> Iterator[int]:
-    """Computed positions that do not hold the request's own text."""
-    own = own_text(request.namespace, request.text(0, request.computed))
-    pending: set[tuple[int, int]] | None = None
-    for at, b in enumerate(request.table):
-        mine = own[at * block_size : (at + 1) * block_size]
-        content = state.pool.blocks[b].content
-        if content[: len(mine)] == mine:
-            continue
-        pending = unwritten(state, block_size) if pending is None else pending
-        for offset, value in enumerate(mine):
-            there = content[offset] if offset < len(content) else None
-            if there is not value and (b, offset) not in pending:
-                yield at * block_size + offset
-
-
-def publishes_what_it_unschedules(config: Config, policy: Policy) -> bool:
-    """A victim by priority may have been scheduled, and its blocks published, in the same pass."""
-    return policy.publishes_unwritten and policy.victim is choose.Victim.WORST_PRIORITY
-
-
-UNSCHEDULED = Falls(
-    under=publishes_what_it_unschedules,
-    when="victims are chosen by priority, and blocks published at scheduling",
-    why=(
-        "a victim that this pass had already scheduled is scheduled no more, but the blocks "
-        "published for it stay findable: the next hit reads slots that nobody ever wrote"
-    ),
-    trace="CON-1.jsonl",
-)
-
-
-@state_property("CON-1", UNSCHEDULED)
-def content_is_own_text(machine: Machine, state: State) -> Outcome:
-    """Every computed position that no step in flight has still to write, read through the table,
-    holds the request's own text in its own namespace."""
-    for r in state.running:
-        wrong = next(wrong_slots(state, r, machine.config.block_size), None)
-        if wrong is not None:
-            return Fall(
-                f"position {wrong} of {r.id}, block {r.table[wrong // machine.config.block_size]}, "
-                "holds something else"
-            )
-    return verdict(any(r.computed for r in state.running), None)
-
-
-_SLOTS: WeakKeyDictionary[Chain, tuple[Chain, ...]] = WeakKeyDictionary()
-
-
-def slots_of(key: Chain) -> tuple[Chain, ...]:
-    """What the slots of a block with this key must hold."""
-    unknown = list(takewhile(lambda node: node not in _SLOTS, key.path()))
-    for node in reversed(unknown):
-        value = None if node.parent is None else _SLOTS[node.parent][-1]
-        held = []
-        for token in node.tokens:
-            value = link(node.namespace, value, (token,))
-            held.append(value)
-        _SLOTS[node] = tuple(held)
-    return _SLOTS[key]
-
-
-@state_property("CON-3", evolve(UNSCHEDULED, trace="CON-3.jsonl"))
-def found_content_is_its_key(machine: Machine, state: State) -> Outcome:
-    """What can be found can be trusted: a block with a key holds, in every slot that no step in
-    flight has still to write, what the key stands for."""
-    pending: set[tuple[int, int]] | None = None
-    for b, block in enumerate(state.pool.blocks):
-        if block.key is None or block.content == slots_of(block.key):
-            continue
-        if pending is None:
-            pending = unwritten(state, machine.config.block_size)
-        for offset, value in enumerate(slots_of(block.key)):
-            there = block.content[offset] if offset < len(block.content) else None
-            if there is not value and (b, offset) not in pending:
-                return Fall(f"slot {offset} of block {b} does not hold what {block.key!r} says")
-    return verdict(bool(state.pool.index.copies), None)
 
 
 @state_property("IDX-1")
@@ -220,24 +120,102 @@ def index_is_complete(machine: Machine, state: State) -> Outcome:
     return verdict(bool(carried), None)
 
 
+@frozen
+class _Meaning:
+    """What a key stands for, spelt out."""
+
+    path: tuple[Chain, ...]
+    text: Tokens
+    namespace: Namespace | None
+    """None if its links do not agree in one."""
+    full: bool
+    """Every link is a block's worth of tokens, and says at which position."""
+    digest: int
+    """Of namespace and text, so that long texts need not be compared."""
+
+
+@lru_cache(maxsize=4096)
+def _meaning(key: Chain, block_size: int) -> _Meaning:
+    path = tuple(key.path())[::-1]
+    apart = any(node.namespace != key.namespace for node in path)
+    places, text = enumerate(path, 1), tuple(t for node in path for t in node.tokens)
+    return _Meaning(
+        path,
+        text,
+        None if apart else key.namespace,
+        all(len(n.tokens) == block_size and n.length == i * block_size for i, n in places),
+        hash((key.namespace, text)),
+    )
+
+
 @state_property("IDX-3")
 def keys_are_injective(machine: Machine, state: State) -> Outcome:
     """A key stands for one (adapter, salt, tokens, position), and a request's keys stand for its
     own text in its own namespace."""
-    size = machine.config.block_size
+    size, index = machine.config.block_size, state.pool.index.copies
+    asked = bool(index)
     for r in state.live:
         if not r.keys:
             continue
-        path = tuple(r.keys[-1].path())[::-1]
-        text = tuple(t for node in path for t in node.tokens)
-        if path != r.keys or text != r.text(0, len(r.keys) * size):
+        asked, mine = True, _meaning(r.keys[-1], size)
+        if mine.path != r.keys or mine.text != r.text(0, len(r.keys) * size):
             return Fall(f"the keys of {r.id} stand for other tokens than its own")
-        if any(node.namespace != r.namespace for node in path):
+        if mine.namespace != r.namespace:
             return Fall(f"the keys of {r.id} stand for another namespace than {r.namespace}")
-    meanings = {(key.namespace, key.runs()): key for key in state.pool.index.copies}
-    if len(meanings) != len(state.pool.index.copies):
+        if not mine.full:
+            return Fall(f"the keys of {r.id} stand for other positions than its own")
+    meanings = [_meaning(key, size) for key in index]
+    for key, its in zip(index, meanings, strict=True):
+        if its.namespace is None or not its.full:
+            return Fall(f"{key!r} stands for no full blocks of one namespace")
+    alike = len({its.digest for its in meanings}) < len(index)
+    if alike and len({(its.namespace, its.text) for its in meanings}) < len(index):
         return Fall("two keys stand for the same namespace and tokens")
-    return verdict(bool(meanings) or any(r.keys for r in state.live), None)
+    return verdict(asked, None)
+
+
+@state_property("PUB-1")
+def full_blocks_are_published(machine: Machine, state: State) -> Outcome:
+    """Where blocks are shared, a request knows the key of every full block of its text; and those
+    of its table carry them as far as it is computed, at once or once the step has run, by policy;
+    no block behind these carries any. Where nothing is shared, nothing has a key."""
+    size, shares = machine.config.block_size, readings.full_blocks_have_keys(machine.policy)
+    for r in state.live:
+        if len(r.keys) != (r.length // size if shares else 0):
+            return Fall(f"{r.id} knows {len(r.keys)} keys of {r.length} tokens")
+    for r in state.running:
+        least, most = _published(machine, state, r)
+        carried = tuple(state.pool.blocks[b].key for b in r.table)
+        if not least <= r.published <= most:
+            return Fall(f"{r.id} has published {r.published} blocks, {least} to {most} are due")
+        if carried[: r.published] != r.keys[: r.published] or any(carried[r.published :]):
+            return Fall(f"{r.id} has published {r.published} blocks, its table carries {carried}")
+    return verdict(bool(state.running), None)
+
+
+def _published(machine: Machine, state: State, r: Request) -> tuple[int, int]:
+    """Blocks of a running request that must, and that can, carry keys."""
+    computed = r.computed
+    if machine.policy.publish is Publish.AFTER_STEP:
+        mine = (plan.entry(r.id) for plan in state.in_flight)
+        starts = (e.start for e in mine if e is not None)
+        computed = min((computed, *starts))
+    # Hits without a cap cover the last token before it is computed (rule 11).
+    shared = computed + (machine.policy.hit_cap is HitCap.NONE)
+    size, known = machine.config.block_size, len(r.keys)
+    return min(computed // size, known), min(shared // size, known)
+
+
+def unhashed_was_let_go(step: Step) -> bool:
+    """A block without a key was let go, and went behind those that were free."""
+    ends = any(isinstance(e, Preempted | Finished) for e in step.events)
+    if not ends and not isinstance(step.action, Complete | Discard):
+        return False
+    taken = {b for e in step.events if isinstance(e, Scheduled) for b in e.new_blocks}
+    was, there = step.before.pool.blocks, step.after.pool
+    return any(
+        there.blocks[b].key is None and (was[b].ref_count > 0 or b in taken) for b in there.free
+    )
 
 
 @state_property(
@@ -247,6 +225,8 @@ def keys_are_injective(machine: Machine, state: State) -> Outcome:
         when="un-hashed blocks are freed in place",
         why="a freed block without a key stands behind older ones with one, and these go first",
         trace="EVI-1.jsonl",
+        cause=unhashed_was_let_go,
+        lasts=True,
     ),
 )
 def unhashed_blocks_go_first(machine: Machine, state: State) -> Outcome:
