@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from servecheck.document import document, main, place, standing
+from servespec.errors import SpecError
 from servespec.policy import PROFILES, VLLM_0_33
 from servespec.properties import PROPERTIES
 from servespec.rules import RULES
+from servespec.theory import THEOREMS, Kind, Theorem, theorem
 
 
 def test_spec_readme_is_true() -> None:
@@ -40,3 +42,32 @@ def test_a_property_stands_as_the_registry_says() -> None:
         standing(PROPERTIES["BUD-2"], VLLM_0_33)
         == "holds (falls when drafts are scheduled (γ > 0))"
     )
+
+
+def test_the_document_states_every_theorem_once() -> None:
+    text = document()
+    for t in THEOREMS.values():
+        said, place = t.statement.replace("|", "\\|"), t.function.removeprefix("servespec.")
+        assert text.count(f"\n| {t.id} | {t.kind.name} | {said} | `{place}` |\n") == 1
+
+
+def test_a_theorem_has_one_place_and_says_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent() -> None: ...
+
+    def first() -> None:
+        """It is said.
+
+        How it is computed is not part of it.
+        """
+
+    def second() -> None:
+        """It is said again."""
+
+    known: dict[str, Theorem] = {}
+    monkeypatch.setattr("servespec.theory.register.THEOREMS", known)
+    with pytest.raises(SpecError, match=r"NEW-1: .*silent says nothing"):
+        theorem("NEW-1", Kind.X)(silent)
+    assert theorem("NEW-1", Kind.X)(first) is first
+    assert known["NEW-1"].statement == "It is said."
+    with pytest.raises(SpecError, match=r"NEW-1: is stated by .*first"):
+        theorem("NEW-1", Kind.X)(second)
