@@ -84,7 +84,7 @@ def counted(scope: Scope) -> int:
     streams = 0
     for twin in courses(scope):
         streams += 1
-        assert not (twin.first.state.live or twin.second.state.live)
+        assert (twin.first.state.live, twin.second.state.live) == ((), ())
         assert too_late(twin.first, twin.second) == (), twin.stream
     return streams
 
@@ -112,7 +112,7 @@ def test_shared_beginnings_change_nothing() -> None:
 def test_in_most_streams_somebody_is_earlier() -> None:
     """The comparison is not between equals: static batching is later for somebody in more than
     half of the streams with more than one slot, and in none with one."""
-    later = {slots: 0 for slots in (1, 2, 3)}
+    later = dict.fromkeys((1, 2, 3), 0)
     streams = dict(later)
     for twin in courses(CI):
         streams[twin.slots] += 1

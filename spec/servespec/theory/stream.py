@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from attrs import define, evolve, field, frozen
 
-from servespec.actions import Complete, Output, Schedule, Submit
+from servespec.actions import Action, Complete, Output, Schedule, Submit
 from servespec.chain import Token
 from servespec.errors import SpecError
 from servespec.events import (
@@ -121,7 +121,8 @@ class Steps:
 
     def _made(self, state: State, due: tuple[Submit, ...]) -> tuple[State, Events]:
         events: Events = ()
-        for action in (*due, Schedule()):
+        actions: tuple[Action, ...] = (*due, Schedule())
+        for action in actions:
             moved = self.machine.apply(state, action)
             state, events = moved.state, events + moved.events
         moved = self.machine.apply(state, self.answers(self.machine, state))
