@@ -1,9 +1,11 @@
 """The traces of the theory: a prompt read out of hit counts, and an answer that is wrong.
 
 The attack (`servespec.theory.attack`) on a victim of four tokens, which still runs while somebody
-without a namespace guesses. `python -m servecheck.view.attack FOLDER` writes the traces; the picture
-is made by `servecheck render traces/theory/attack.jsonl --step N -o docs/attack.svg`, N being `STEP`:
-the moment at which the last right guess shares all blocks of the victim's prompt.
+without a namespace guesses. The picture of it shows the action `STEP`, at which a guess shares all
+blocks of the victim's prompt.
+
+    python -m servecheck.view.attack traces/theory
+    servecheck render traces/theory/attack.jsonl --step 16 -o docs/attack.svg
 """
 
 from __future__ import annotations
