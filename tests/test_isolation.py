@@ -22,6 +22,7 @@ from servecheck.trace.replay import replay_trace
 from servecheck.view.attack import ACTIONS as ATTACK
 from servecheck.view.attack import MACHINE as ATTACKED
 from servecheck.view.attack import STEP
+from servecheck.view.attack import main as make
 from servespec.actions import Action, Complete, Output, ResetCache, Schedule, Submit
 from servespec.chain import Namespace, Token
 from servespec.config import Config
@@ -38,7 +39,7 @@ from servespec.theory.output import (
     digest_model,
     wrong_output,
 )
-from servespec.theory.renaming import Renaming, same_token, tells_ids_apart, unequal
+from servespec.theory.renaming import NamesTokens, Renaming, same_token, tells_ids_apart, unequal
 from servespec.theory.stream import Arrival, Stream, run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -127,11 +128,15 @@ def test_renaming_commutes_on_all_transitions_of_a_scope(
     first = policy.first_block
     machine = Machine(Config(3 + first, 1, 4, 8, 2), policy)
     other: dict[str, str] = {} if policy.order is Order.PRIORITY else {"a": "b", "b": "a"}
+    both: tuple[tuple[NamesTokens, dict[str, str]], ...] = (
+        (same_token, {}),
+        (lambda _, t: 1 - t, other),
+    )
     usable = range(first, first + 3)
     renamings = [
-        Renaming(dict(zip(usable, order, strict=True)), *names)
+        Renaming(dict(zip(usable, order, strict=True)), tokens, ids)
         for order in permutations(usable)
-        for names in ((same_token, {}), (lambda _, t: 1 - t, other))
+        for tokens, ids in both
     ]
     found = list(reachable(machine, SCOPE))
     assert (len(found), sum(len(actions) for _, actions in found)) == (states, steps)
@@ -460,3 +465,28 @@ def test_an_answer_that_is_not_the_models_is_seen() -> None:
 def test_a_machine_refuses_what_a_wrong_disguise_asks() -> None:
     with pytest.raises(ActionDisabled):
         view(ROOMY, [Schedule(), Schedule()], frozenset())
+
+
+def test_the_page_tells_what_the_tests_see() -> None:
+    page = (ROOT / "docs" / "isolation.md").read_text()
+    wrong = read_trace(TRACES / "OUT-1.jsonl").verdict
+    assert wrong is not None
+    assert wrong.what == "r0: token 0 of the output is 5, the model says 4"
+    for said in (
+        "1,428 states, 5,856 transitions",
+        "| 3 tokens | 0 blocks | 4 tokens |",
+        "| 15 tokens | 2 blocks | 0 tokens |",
+        "delivered token 5, what this model says to an unwritten slot, where its own answer is 4",
+        "0, 2, 2, 2, 4 and then four times 4",
+    ):
+        assert said in page
+
+
+def test_the_traces_are_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python -m servecheck.view.attack traces/theory`"""
+    (tmp_path / "falls").symlink_to(ROOT / "traces" / "falls")
+    monkeypatch.setattr("sys.argv", ["attack", str(tmp_path / "theory")])
+    assert make() == 0
+    for name in ("attack.jsonl", "OUT-1.jsonl"):
+        mine, kept = read_trace(tmp_path / "theory" / name), read_trace(TRACES / name)
+        assert (mine.machine, mine.lines, mine.verdict) == (kept.machine, kept.lines, kept.verdict)

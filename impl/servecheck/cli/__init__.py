@@ -26,6 +26,7 @@ COMMANDS = (
     "shrink",
     "init",
     "demo",
+    "compare",
 )
 
 

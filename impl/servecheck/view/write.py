@@ -89,7 +89,15 @@ def write(scene: Scene, path: Path) -> None:
     Raises:
         ViewError: the ending is not known, the file cannot be written, or not this kind of file.
     """
-    content = writer_for(path)(scene)
+    write_content(writer_for(path)(scene), path)
+
+
+def write_content(content: bytes, path: Path) -> None:
+    """Make `content` the content of a file.
+
+    Raises:
+        ViewError: the file cannot be written.
+    """
     opened = False
     try:
         with path.open("wb") as file:
