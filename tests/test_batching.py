@@ -276,7 +276,7 @@ def test_with_memory_out_of_the_way_sharing_computes_no_more(name: str) -> None:
     for found in both(twins, Space(all_kinds(texts(2, 2), 1), most=3, last_arrival=1)):
         more, less = tally(found.first.steps), tally(found.second.steps)
         assert more.preemptions == less.preemptions == 0
-        assert more.computed_tokens <= less.computed_tokens, found.stream
+        assert "computed tokens" not in worse(found.first, found.second), found.stream
         saved += less.computed_tokens - more.computed_tokens
     assert saved
 

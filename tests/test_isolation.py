@@ -16,6 +16,7 @@ from servecheck.fuzz.draw import pick
 from servecheck.fuzz.machine import Drawn
 from servecheck.fuzz.moves import MOVES, fire
 from servecheck.fuzz.walk import Walk
+from servecheck.fuzz.wander import Wanderer
 from servecheck.fuzz.worlds import anywhere, begin
 from servecheck.trace.read import read_trace
 from servecheck.trace.replay import replay_trace
@@ -24,13 +25,14 @@ from servecheck.view.attack import MACHINE as ATTACKED
 from servecheck.view.attack import STEP
 from servecheck.view.attack import main as make
 from servespec.actions import Action, Complete, Output, ResetCache, Schedule, Submit
-from servespec.chain import Namespace, Token
+from servespec.chain import Chain, Namespace, Token, Tokens, extend_keys, link
 from servespec.config import Config
 from servespec.errors import ActionDisabled, ConfigError, SpecError
 from servespec.events import Admitted, BlockRemoved, Delivered, Event
 from servespec.machine import Machine, Universe
 from servespec.plan import State
 from servespec.policy import MINIATURE, PROFILES, VLLM_0_33, Order, Policy, prioritised
+from servespec.pool import extend
 from servespec.theory.attack import attacked
 from servespec.theory.isolation import disguised, tells, view
 from servespec.theory.output import (
@@ -214,6 +216,20 @@ def test_what_one_tenant_writes_no_other_can_tell(data: st.DataObject, shift: in
             assert tells(walk.machine, walk.actions, theirs, lambda t: t + shift) is None
 
 
+def test_a_disguise_of_half_a_tenant_is_told_on_some_walks() -> None:
+    """The comparison has something to see: on random walks, other tokens for one request of several
+    in a namespace often show."""
+    told = tenants = 0
+    for seed in range(60):
+        walk = Wanderer(seed, (), policy=VLLM_0_33).go(40)
+        submits = [a for a in walk.actions if isinstance(a, Submit)]
+        tenants += len({s.namespace for s in submits}) > 1
+        ids = frozenset(s.id for s in submits[:1])
+        told += tells(walk.machine, walk.actions, ids, lambda t: t + 17) is not None
+    assert told > 5
+    assert tenants > 5
+
+
 def served(machine: Machine, *submits: Submit) -> list[Action]:
     """One after the other, each to its end after one token."""
     state, actions = machine.initial(), list[Action]()
@@ -279,6 +295,52 @@ def test_a_disguise_changes_all_that_is_theirs_and_nothing_else() -> None:
         Submit("ann", (1,), 2, stop=(3,)),
         Complete((Output("bob", (11,), (12,)), Output("ann", (1,), (2,)))),
     )
+
+
+# --- planted faults --------------------------------------------------------------------------
+
+
+def test_a_salt_that_is_forgotten_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys without a namespace: Ann hits what Bob left, whatever salts they have."""
+    monkeypatch.setattr(
+        "servespec.request.extend_keys",
+        lambda known, namespace, text, size: extend_keys(known, Namespace(), text, size),
+    )
+    bob, ann = Submit("bob", (1, 2, 3), 1, BOB), Submit("ann", (1, 2, 3), 1, ANN)
+    actions = [*served(ROOMY, bob), ann, Schedule()]
+    told = tells(ROOMY, actions, frozenset({"bob"}), lambda t: t + 10)
+    assert told is not None
+    assert "hit_tokens=2" in told
+
+
+def test_a_pool_that_hands_out_by_number_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks taken in order of their numbers, not of the queue: EQV-1 falls."""
+    monkeypatch.setattr(
+        "servespec.pool.extend",
+        lambda pool, count: extend(evolve(pool, free=tuple(sorted(pool.free))), count),
+    )
+    machine = Machine(Config(5, 1, 4, 8, 2), VLLM_0_33)
+    swap = Renaming({1: 2, 2: 1})
+    state = machine.apply(machine.initial(), Submit("a", (0,), 1)).state
+    assert "is not the renaming" in (unequal(machine, state, Schedule(), swap) or "")
+
+
+def test_a_hash_without_its_parent_gives_wrong_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block is known by its own tokens alone. The first request leaves 1 2 | 3 4, the second one
+    begins with 3 4 and reads content that was computed behind 1 2."""
+
+    def parentless(
+        known: tuple[Chain, ...], namespace: Namespace, text: Tokens, size: int
+    ) -> tuple[Chain, ...]:
+        whole = range(len(known) * size, len(text) - size + 1, size)
+        return known + tuple(link(namespace, None, text[at : at + size]) for at in whole)
+
+    submits = [Submit("a", (1, 2, 3, 4, 5), 1), Submit("b", (3, 4, 6), 2)]
+    assert wrong_output(MODEL, submits[1], life(ROOMY, submits)["b"]) is None
+    monkeypatch.setattr("servespec.request.extend_keys", parentless)
+    told = wrong_output(MODEL, submits[1], life(ROOMY, submits)["b"])
+    assert told is not None
+    assert told.startswith("b: token 0 of the output is ")
 
 
 # --- what isolation does not hide: load ------------------------------------------------------

@@ -35,14 +35,16 @@ def worse(more: Course, less: Course) -> tuple[str, ...]:
     """One request at a time, and the budget out of the way: more blocks evict no more and compute
     no more tokens. Memory and the budget out of the way: sharing computes no more tokens than none.
 
-    Why. One at a time, a request finds all blocks free, so the pool is a list of cached prefixes in
-    order of release. Release puts the deepest block of a table first in line, so what is evicted is
-    always the end of a prefix, and a pool of fewer blocks caches a part of what one of more blocks
-    does: as with any cache that keeps the last used, the larger one hits where the smaller does.
-    With memory out of the way nobody is preempted, so each token of a text is computed once, or is
-    a hit.
+    Why, in short. One at a time, a request finds all blocks free, so the pool is a list of
+    cached prefixes in order of release. Release puts the deepest block of a table first in
+    line, so what is evicted is always the end of a prefix, and a pool of fewer blocks caches a
+    part of what one of more blocks does: as with any cache that keeps the last used, the larger
+    one hits where the smaller does. With memory out of the way nobody is preempted, so each
+    token of a text is computed once, or is a hit. The tests go through every stream of a small
+    scope, and long ones at random.
 
-    Returns the names of what the first course has more of: none, if the theorem holds.
+    Returns what the first course has more of: nothing, or, if sharing is what it has more of,
+    evictions at most.
     """
     one, two = tally(more.steps), tally(less.steps)
     counts = {
