@@ -304,3 +304,16 @@ def test_a_picture_in_pixels(tmp_path: Path) -> None:
     out = tmp_path / "c.png"
     assert main(["compare", "--requests", "5", "--plot", str(out)]) == 0
     assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_docs_tell_the_figures_of_their_picture(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    one, two = told["policies"]
+    said = (
+        f"{one['counts']['steps']} steps instead of {two['counts']['steps']}, a mean latency of "
+        f"{one['latency']['mean']:.1f} steps instead of {two['latency']['mean']:.1f}; "
+        f"{told['order'][0]['ends_earlier']} of 40 requests end earlier, none later"
+    )
+    assert told["order"][0]["ends_later"] == 0
+    assert said in " ".join((ROOT / "docs/batching.md").read_text().split())
