@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
 from itertools import pairwise
 
 from attrs import define, field, frozen
@@ -29,6 +30,7 @@ from servespec.events import Admitted, BlockRemoved, Delivered, Event, Finished,
 from servespec.machine import Abort, Action, Complete, Machine, Output, Schedule
 from servespec.plan import State
 from servespec.policy import MINIATURE, RESERVED, STATIC, Policy
+from servespec.theory.speculation import expected_tokens
 
 SAMPLED = 1_000
 """What the model answers whenever it is asked. No prompt holds it: the article's tokens are < 200,
@@ -38,8 +40,9 @@ SLOTS = 8
 """Requests that run at once while batching is compared."""
 BLOCK_SIZE = 16
 """Tokens in a block, except in the first part, where the article takes 4."""
-ALPHA = 0.8
+ALPHA = Fraction(4, 5)
 """α, the chance that a draft is accepted, given that those before it were."""
+CHANCE = float(ALPHA)
 GAMMA = 4
 """γ, drafts a round."""
 ROUNDS = 200_000
@@ -402,7 +405,7 @@ def memory_line(rng: Rng, reserved: Policy = RESERVED, paged: Policy = MINIATURE
 def draw_accepted(rng: Rng) -> int:
     """Drafts that the target accepts in one round: one draw each, up to the first rejection."""
     accepted = 0
-    while accepted < GAMMA and rng.next() < ALPHA:
+    while accepted < GAMMA and rng.next() < CHANCE:
         accepted += 1
     return accepted
 
@@ -440,11 +443,6 @@ def tokens_by_count(rng: Rng, rounds: int) -> Iterator[int]:
     return (draw_accepted(rng) + 1 for _ in range(rounds))
 
 
-def expected_tokens(alpha: float, gamma: int) -> float:
-    """Leviathan et al. 2023, Equation 1: tokens per target pass, at independent acceptances."""
-    return float((1 - alpha ** (gamma + 1)) / (1 - alpha))
-
-
 def speculation_line(
     rng: Rng, rounds: int = ROUNDS, on_machine: int = ROUNDS_ON_MACHINE
 ) -> SpeculationLine:
@@ -455,7 +453,8 @@ def speculation_line(
     """
     tokens = sum(tokens_by_machine(rng, on_machine))
     tokens += sum(tokens_by_count(rng, rounds - on_machine))
-    line = SpeculationLine(rounds, on_machine, tokens / rounds, expected_tokens(ALPHA, GAMMA))
+    expected = float(expected_tokens(ALPHA, GAMMA))
+    line = SpeculationLine(rounds, on_machine, tokens / rounds, expected)
     near = abs(line.measured - line.expected) < TOLERANCE
     hold(near, "speculative decoding", f"{line.measured:.3f} tokens, not {line.expected:.3f}")
     return line

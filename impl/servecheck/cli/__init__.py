@@ -27,6 +27,7 @@ COMMANDS = (
     "init",
     "demo",
     "compare",
+    "speculation",
 )
 
 

@@ -254,7 +254,7 @@ def _draw(
     from servecheck.view.gantt import Chart, gantt
     from servecheck.view.png import png
     from servecheck.view.svg import svg
-    from servecheck.view.write import write_content
+    from servecheck.view.write import save
 
     charts = [
         Chart(name, _caption(figures), steps)
@@ -262,7 +262,7 @@ def _draw(
     ]
     drawing = gantt(f"One stream, {len(names)} policies: {source}", charts, slots)
     content = png(drawing) if path.suffix.lower() == ".png" else svg(drawing).encode()
-    write_content(content, path)
+    save(content, path)
 
 
 def _caption(figures: Figures) -> str:

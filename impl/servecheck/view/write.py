@@ -89,14 +89,14 @@ def write(scene: Scene, path: Path) -> None:
     Raises:
         ViewError: the ending is not known, the file cannot be written, or not this kind of file.
     """
-    write_content(writer_for(path)(scene), path)
+    save(writer_for(path)(scene), path)
 
 
-def write_content(content: bytes, path: Path) -> None:
-    """Make `content` the content of a file.
+def save(content: bytes, path: Path) -> None:
+    """Write the content of a file, whole or not at all.
 
     Raises:
-        ViewError: the file cannot be written.
+        ViewError: it cannot be written.
     """
     opened = False
     try:
