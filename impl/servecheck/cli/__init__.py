@@ -27,6 +27,7 @@ COMMANDS = (
     "init",
     "demo",
     "arithmetic",
+    "compare",
     "speculation",
 )
 

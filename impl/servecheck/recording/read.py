@@ -126,6 +126,14 @@ def read_recording(
     )
 
 
+def read_workload(path: Path) -> tuple[WorkloadLine, ...]:
+    """The lines of one workload file, whatever its name is.
+
+    Raises RecordingError for a file that is missing, unreadable or not of the format.
+    """
+    return _lines(path, _workload_line)
+
+
 # --- Texts ----------------------------------------------------------------------------------------
 
 
