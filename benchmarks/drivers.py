@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from servecheck.engines.fast.engine import FastEngine
+from servecheck.engines.fast.log import evicted
 from servecheck.engines.fast.manager import BlockManager
-from servecheck.engines.fast.pool import REMOVED
 from servecheck.workload.zipf import Served
 from servespec.actions import Submit
 from servespec.config import Config
@@ -75,6 +75,6 @@ def serve(stream: Sequence[Served]) -> Books:
         plan = engine.schedule()
         hits += sum(entry.start for entry in plan.entries if entry.admitted)
         engine.take_in([(rest[e.request.id].pop(),) if e.yields else () for e in plan.entries])
-        evictions += sum(entry[0] is REMOVED for entry in engine.log)
+        evictions += evicted(engine.log)
         engine.log.clear()
     return Books(len(rest), round(hits / prompts, 4), evictions)

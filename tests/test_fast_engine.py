@@ -10,7 +10,7 @@ from servecheck.engines.fast import FastEngine, abstraction, from_state
 from servecheck.engines.fast.adapters import FastCache, FastLoop
 from servecheck.engines.fast.pool import FastPool
 from servecheck.engines.fast.refine import Refinement
-from servecheck.engines.fast.trie import Node
+from servecheck.engines.fast.trie import Names
 from servecheck.fuzz.machine import Tally, machine_class
 from servecheck.fuzz.tell import PropertyFell
 from servecheck.fuzz.wander import Wanderer
@@ -108,8 +108,8 @@ def test_a_parent_that_was_evicted_comes_back() -> None:
     """Given a cached text of two blocks; when its first block is evicted and its text comes again,
     then the second block, which stayed, is found: a name is its content (IDX-2)."""
     pool = FastEngine(SMALL, VLLM_0_33).pool
-    names: list[Node] = []
-    pool.trie.extend(names, PUBLIC, (1, 2, 3, 4), 2)
+    names = Names()
+    pool.trie.extend(names, PUBLIC, [1, 2, 3, 4], 2)
     parent, child = table = pool.extend(2)
     pool.publish(table, names, 0, 2)
     pool.release(table)
@@ -117,9 +117,8 @@ def test_a_parent_that_was_evicted_comes_back() -> None:
     others = [b for b in pool.queue() if b not in table]
     pool.refill([parent, *others, child])
     assert pool.extend(1) == [parent], "the parent is evicted, the child stays"
-    again: list[Node] = []
-    pool.trie.extend(again, PUBLIC, (1, 2, 3, 4), 2)
-    assert again == names
+    again = Names()
+    pool.trie.extend(again, PUBLIC, [1, 2, 3, 4], 2)
     assert pool.match(again, 2) == [], "a look-up ends at the first block that is not there"
     pool.publish(pool.extend(1), again, 0, 1)
     assert pool.match(again, 2)[1] == child
@@ -171,4 +170,4 @@ def test_a_prompt_of_131072_tokens() -> None:
     assert [e.stop for e in plan.entries] == [131_072]
     engine.take_in([(7,)])
     assert engine.pool.free == 8299
-    assert sum(name is not None for name in engine.pool.names) == 8192
+    assert sum(run is not None for run in engine.pool.trie.carried) == 8192
