@@ -60,7 +60,7 @@ class _StaleIndex(FastPool):
         for block in blocks:
             run = self.trie.carried[block]
             if run is not None:
-                self.log.append((REMOVED, block, run.text, self.trie.places[block]))
+                self.log.append((REMOVED, [block], run.text, self.trie.places[block]))
                 self.trie.carried[block] = None
 
 
@@ -78,7 +78,7 @@ class _CopyForgotten(FastPool):
             run, place = self.trie.carried[block], self.trie.places[block]
             if run is not None:
                 self.trie.carried[block] = None
-                self.log.append((REMOVED, block, run.text, place))
+                self.log.append((REMOVED, [block], run.text, place))
                 run.blocks[place - run.start] = -1
                 run.others = None
 

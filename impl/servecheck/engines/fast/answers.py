@@ -1,4 +1,5 @@
-"""What the model may answer to a plan of the fast engine; all else is refused, and nothing moves."""
+"""What the model may answer to a plan of the fast engine: checked before anything moves."""
+
 from __future__ import annotations
 
 from servecheck.engines.fast.plan import FastPlan, FastPlanned

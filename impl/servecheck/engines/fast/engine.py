@@ -25,7 +25,7 @@ from servespec import policy as choose
 from servespec.actions import Abort, Action, Complete, Discard, Output, ResetCache, Schedule, Submit
 from servespec.chain import Tokens
 from servespec.config import Config, usable_blocks
-from servespec.errors import require
+from servespec.errors import ActionDisabled, require
 from servespec.events import Event, Reason
 from servespec.machine import Machine, refused
 from servespec.policy import Admission, Batching, Memory, Policy, Publish, Sharing
@@ -121,12 +121,9 @@ class FastEngine:
         self.log.append((SUBMITTED, submit.id))
 
     def schedule(self) -> FastPlan:
-        require(
-            len(self.in_flight) < self.config.max_steps_in_flight,
-            "Schedule",
-            f"{len(self.in_flight)} plans are in flight",
-            "complete or discard one first",
-        )
+        if len(self.in_flight) >= self.config.max_steps_in_flight:
+            what = f"{len(self.in_flight)} plans are in flight"
+            raise ActionDisabled("Schedule", what, "complete or discard one first")
         plan = FastPlan()
         Pass(self, plan).run()
         self.in_flight.append(plan)
@@ -146,14 +143,12 @@ class FastEngine:
         of requests that have left are ignored."""
         require(bool(self.in_flight), "Complete", "no plan is in flight", "schedule first")
         plan = self.in_flight[0]
-        require(
-            len(sampled) == len(plan.entries),
-            "Complete",
-            f"{len(sampled)} outputs for {len(plan.entries)} requests",
-            "bring one for each entry of the plan",
-        )
-        for entry, tokens in zip(plan.entries, sampled, strict=True):
-            if (not tokens) is entry.yields or len(tokens) > 1:
+        if len(sampled) != len(plan.entries):
+            what = f"{len(sampled)} outputs for {len(plan.entries)} requests"
+            raise ActionDisabled("Complete", what, "bring one for each entry of the plan")
+        # All but a token for each that yields one wants a closer look.
+        if [entry.yields for entry in plan.entries] != list(map(len, sampled)):
+            for entry, tokens in zip(plan.entries, sampled, strict=True):
                 check_tokens(plan, entry, tokens)
         del self.in_flight[0]
         ended = self._take_in(plan, sampled)
@@ -167,32 +162,36 @@ class FastEngine:
 
     def _take_in(self, plan: FastPlan, sampled: Sequence[Tokens]) -> set[FastRequest]:
         """Append, publish, end: in scheduling order. Who has ended."""
-        size, shares, late, tells, gone = self.size, self.shares, self.late, self.tells, plan.gone
+        tells, log = self.tells, self.log
         ended: set[FastRequest] = set()
-        for entry, tokens in zip(plan.entries, sampled, strict=True):
+        pairs = zip(plan.entries, sampled, strict=True)
+        for entry, tokens in [p for p in pairs if plan.live(p[0])] if plan.gone else pairs:
             request = entry.request
-            if gone and request in gone:
-                continue
-            reason = None
+            text, reason = request.text, None
             if tokens:
-                text = request.text
-                if entry.drafts or request.stop or len(tokens) > 1:
+                if request.computed < request.edge:
+                    if tells:
+                        log.append((DELIVERED, request.id, len(text) - request.prompt, tokens))
+                    text += tokens
+                    continue
+                if request.stop or entry.drafts or len(tokens) > 1:
                     tokens, reason = self._until_end(request, entry, tokens)
                 elif len(text) + 1 >= request.limit:
                     reason = Reason.LENGTH
                 if tells:
-                    self.log.append((DELIVERED, request.id, len(text) - request.prompt, tokens))
+                    log.append((DELIVERED, request.id, len(text) - request.prompt, tokens))
                 text += tokens
-                if shares and len(text) // size > request.names.count:
-                    self.pool.trie.extend(request.names, request.namespace, text, size)
-            if late:
+                if self.shares:
+                    self.pool.trie.extend(request.names, request.namespace, text, self.size)
+                request.edge = self.edge_of(request)
+            if self.late:
                 self._publish(request, request.computed - self._in_flight_of(request))
             if reason is not None:
                 self._let_go(request)
                 self._forget(request)
                 ended.add(request)
                 if tells:
-                    self.log.append((FINISHED, request.id, reason))
+                    log.append((FINISHED, request.id, reason))
         return ended
 
     def discard(self) -> None:
@@ -213,6 +212,7 @@ class FastEngine:
             del request.table[keep:]
             request.computed = entry.start
             request.prefilling = entry.was_prefilling
+            request.steady = 0
         for table in plan.deferred:
             self.pool.release(table)
 
@@ -242,6 +242,27 @@ class FastEngine:
         self.pool.clear()
 
     # --- what the actions share ---
+
+    def steady_until(self, request: FastRequest) -> int:
+        """C up to which a decode of this request needs no block, publishes none, and is allowed."""
+        if self.gamma:
+            return 0
+        until = len(request.table) * self.size
+        if until > self.cap:
+            until = self.cap
+        if self.early and self.shares:
+            publishes = (request.published + 1) * self.size
+            if until >= publishes:
+                until = publishes - 1
+        return until
+
+    def edge_of(self, request: FastRequest) -> int:
+        """C up to which a token that a decode brings fills no block and ends nothing; 0 if each
+        token counts, because it may end the text, or because what is computed is published."""
+        if request.stop or self.late:
+            return 0
+        full = (request.names.count + 1) * self.size if self.shares else request.limit
+        return (full if full < request.limit else request.limit) - 1
 
     def _held_after_preemption(self) -> int:
         """Blocks that would stay held if all that runs were sent back."""
@@ -278,6 +299,7 @@ class FastEngine:
         request.computed = request.published = 0
         request.drafts = ()
         request.prefilling = True
+        request.steady = 0
         self._wait(request, preempted=True)
         self.log.append((PREEMPTED, request.id))
 

@@ -1,8 +1,9 @@
 """What happens in the fast engine, written down in passing; made into events when somebody asks.
 
 Theory of operation. An entry of the log is a plain tuple, its kind first. Blocks that are published
-together are one entry. A name is given as (text, place), which stays true whatever becomes of the
-block; the specification's name for it is found when the entry is read.
+together are one entry, first block first; so are those evicted together, last block first. A name
+is given as (text, place), which stays true whatever becomes of the block; the specification's name
+for it is found when the entry is read.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ def events(log: Iterable[Entry]) -> Iterator[Event]:
                 for at, block in enumerate(blocks, place):
                     key = text.chain(at)
                     yield BlockStored(block, key, key.parent)
-            case (str(kind), int(block), Text() as text, int(place)) if kind == REMOVED:
-                yield BlockRemoved(block, text.chain(place))
+            case (str(kind), list(blocks), Text() as text, int(place)) if kind == REMOVED:
+                for back, block in enumerate(blocks):
+                    yield BlockRemoved(block, text.chain(place - back))
             case (str(kind), *values) if kind in _EVENTS:
                 made: Event = _EVENTS[kind](*values)
                 yield made
@@ -64,4 +66,4 @@ def events(log: Iterable[Entry]) -> Iterator[Event]:
 
 def evicted(log: Iterable[Entry]) -> int:
     """Blocks that lost their names, says a log."""
-    return sum(entry[0] is REMOVED for entry in log)
+    return sum(len(e[1]) for e in log if e[0] is REMOVED and isinstance(e[1], list))

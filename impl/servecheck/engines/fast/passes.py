@@ -53,8 +53,7 @@ class Pass:
         size, pool, running, limit, cap = e.size, e.pool, e.running, e.config.max_model_len, e.cap
         admitted = len(self.plan.entries)
         shut = choose.shut_out_by_prefill(e.policy, bool(admitted))
-        plain, entries = not e.tells, self.plan.entries
-        i = 0
+        i = 0 if shut else self.decode(0, len(running) - admitted)
         while i < len(running) - admitted:
             request, left = running[i], self.left
             if shut or not left:
@@ -68,36 +67,45 @@ class Pass:
             stop = computed + tokens
             if stop > cap:
                 stop = cap
-                tokens = stop - computed
-                if tokens <= 0:
+                if stop <= computed:
                     self.skip(request, Reason.MODEL_LENGTH)
                     i += 1
                     continue
-            slots = stop + e.ahead
-            if slots > limit:
-                slots = limit
-            table = request.table
-            if slots > len(table) * size:
-                need = -(-slots // size) - len(table)
-                i, found = self.make_room(i, request, need)
-                if found:
-                    taken = tuple(pool.extend(need))
-                    table += taken
-                    self.book(request, stop, taken, False)
-                    i += 1
-                continue
-            if tokens == 1 and plain and stop < (request.published + 1) * size:
-                # A decode inside its last block, the most frequent case: nothing but counting.
-                entry = (request, computed, stop, (), len(table), 0, True, False, False)
-                decodes = stop == len(request.text) and not request.prefilling
-                if decodes and not request.drafts:
-                    entries.append(_planned(FastPlanned, entry))
-                    request.computed = stop
-                    self.left = left - 1
-                    i += 1
-                    continue
-            self.book(request, stop, (), False)
-            i += 1
+            slots = min(stop + e.ahead, limit)
+            need = -(-slots // size) - len(request.table)
+            if need > 0:
+                if need > pool.free:
+                    i, found = self.make_room(i, request, need)
+                    if not found:
+                        continue
+                taken = pool.extend(need)
+                request.table += taken
+                self.book(request, stop, tuple(taken), False)
+            else:
+                self.book(request, stop, (), False)
+            i = self.decode(i + 1, len(running) - admitted)
+
+    def decode(self, i: int, end: int) -> int:
+        """Plan the decodes from `i` on that need nothing but counting; where the first other one
+        stands."""
+        e = self.e
+        if e.in_flight:
+            return i  # their tokens are not known yet
+        planned, entry, plan = _planned, FastPlanned, self.plan.entries.append
+        before = len(self.plan.entries)
+        for request in e.running[i : min(end, i + self.left)]:
+            start = request.computed
+            if start >= request.steady:
+                break
+            request.computed = stop = start + 1
+            parts = (request, start, stop, (), len(request.table), 0, True, False, False)
+            plan(planned(entry, parts))
+        decodes = len(self.plan.entries) - before
+        self.left -= decodes
+        if e.tells:
+            for request in e.running[i : i + decodes]:
+                e.log.append((SCHEDULED, request.id, 1, 0, ()))
+        return i + decodes
 
     def make_room(self, i: int, request: FastRequest, need: int) -> tuple[int, bool]:
         """Preempt until `need` blocks are free for the request at `i`. Where the pass goes on, and
@@ -246,3 +254,4 @@ class Pass:
             e.log.append((SCHEDULED, request.id, stop - start, len(drafts), taken))
         if e.early and stop // e.size > request.published:
             e._publish(request, stop)
+        request.steady = e.steady_until(request) if yields else 0

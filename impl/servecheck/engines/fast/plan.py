@@ -60,7 +60,7 @@ class FastRequest:
         self.steady = 0
         """While C is below, one token more needs no block, publishes none, and is allowed."""
         self.edge = 0
-        """While the text with one token more is shorter, it fills no block and does not end."""
+        """While C is below, a token more fills no block of the text and does not end it."""
 
 
 class FastPlanned(NamedTuple):

@@ -93,25 +93,21 @@ class FastPool:
 
     def extend(self, count: int) -> list[int]:
         """Take `count` blocks from the head of the queue; who has a name is evicted."""
-        require(
-            count <= self.free,
-            "extend",
-            f"{count} blocks of {self.free} free ones",
-            "ask for the demand first",
-        )
+        if count > self.free:
+            what = f"{count} blocks of {self.free} free ones"
+            raise ActionDisabled("extend", what, "ask for the demand first")
         end, following, ref, carried = len(self.ref), self.next, self.ref, self.trie.carried
         taken: list[int] = []
-        named: list[int] = []
         here = following[end]
         for _ in range(count):
             taken.append(here)
-            ref[here] = 1
-            if carried[here] is not None:
-                named.append(here)
             here = following[here]
+        for block in taken:
+            ref[block] = 1
         following[end] = here
         self.before[here] = end
         self.free -= count
+        named = [block for block in taken if carried[block] is not None]
         if named:
             self._evict(named)
         return taken
@@ -122,23 +118,28 @@ class FastPool:
     def publish(self, table: Sequence[int], names: Names, start: int, stop: int) -> None:
         """Blocks start … stop-1 of a table get their names and can be found."""
         carried, ref = self.trie.carried, self.ref
-        for block in table[start:stop]:
+        blocks = tuple(table[start:stop])
+        for block in blocks:
             if carried[block] is not None or not ref[block]:
                 raise _misuse("publish", block, "free or published", "publish each block once")
-        self.trie.publish(table, names, start, stop, self.log)
+        if blocks:
+            self.trie.publish(blocks, names, start, self.log)
 
     def release(self, table: Sequence[int]) -> None:
         """Let a table go, in the order and to the ends that policy names."""
         ref, carried = self.ref, self.trie.carried
-        head: list[int] = []
-        tail: list[int] = []
-        for block in reversed(table) if self.tail_first else table:
+        walk = table[::-1] if self.tail_first else table
+        for block in walk:
             count = ref[block] - 1
             if count < 0:
                 raise _misuse("release", block, "free", "release what a table holds")
             ref[block] = count
-            if count == 0:
-                (head if self.to_head and carried[block] is None else tail).append(block)
+        tail = [block for block in walk if not ref[block]]
+        head: list[int] = []
+        if self.to_head:
+            head = [block for block in tail if carried[block] is None]
+            if head:
+                tail = [block for block in tail if carried[block] is not None]
         end, following, before = len(ref), self.next, self.before
         last = before[end]
         for block in tail:

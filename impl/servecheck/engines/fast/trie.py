@@ -19,7 +19,7 @@ was logged stays true whatever becomes of the run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from servecheck.engines.fast.log import REMOVED, STORED, Entry
 from servecheck.engines.fast.text import Text
@@ -98,12 +98,14 @@ class Trie:
                 root = Run(None, (), Text(None, 0, namespace, size, []), 0, [])
                 self.roots[namespace] = root
             names.leaf = self._go_on(root, text, start, stop)
-        elif leaf.ends == 1 and not leaf.children and leaf.stop * size == len(leaf.text.tokens):
-            # Nobody else is here, or has gone on from here: the run itself grows.
-            leaf.text.tokens += text[start:stop]
-            leaf.blocks += [-1] * ((stop - start) // size)
-            return
         else:
+            known = leaf.text.tokens
+            whole = (leaf.start + len(leaf.blocks)) * size == len(known)
+            if whole and leaf.ends == 1 and not leaf.children:
+                # Nobody else is here, or has gone on from here: the run itself grows.
+                known += text[start:stop]
+                leaf.blocks += [-1] * ((stop - start) // size)
+                return
             names.leaf = self._go_on(leaf, text, start, stop)
             leaf.ends -= 1
         names.leaf.ends += 1
@@ -173,8 +175,10 @@ class Trie:
         """Forget the last places of a run that nothing needs, and those that only they needed."""
         while not run.ends and not run.children:
             blocks, parent = run.blocks, run.parent
-            while blocks and blocks[-1] < 0:
-                blocks.pop()
+            length = len(blocks)
+            while length and blocks[length - 1] < 0:
+                length -= 1
+            del blocks[length:]
             if blocks:
                 size, text = run.text.size, run.text
                 if len(text.tokens) > 2 * run.stop * size:
@@ -220,29 +224,32 @@ class Trie:
         del hits[limit:]
         return hits
 
-    def publish(
-        self, table: Sequence[int], names: Names, start: int, stop: int, log: list[Entry]
-    ) -> None:
-        """Blocks start … stop-1 of a table get their names and can be found."""
-        if start >= stop:
-            return
-        parts: list[tuple[Run, int, int, int]] = []
+    def publish(self, blocks: tuple[int, ...], names: Names, start: int, log: list[Entry]) -> None:
+        """Blocks start … of a text get their names and can be found."""
+        behind: list[Run] = []
         end = names.count
         for run in self.path(names):
-            begin = end - len(run.blocks)
-            if begin < stop:
-                parts.append((run, begin, max(begin, start), min(end, stop)))
-            if begin <= start:
+            end -= len(run.blocks)
+            if end <= start:
                 break
-            end = begin
-        for run, begin, first, last in reversed(parts):
-            self._publish(run, first - begin, tuple(table[first:last]), log)
+            behind.append(run)
+        else:
+            return
+        while True:
+            here = run.blocks
+            index = start - end
+            mine = blocks if len(blocks) <= len(here) - index else blocks[: len(here) - index]
+            self._publish(run, index, mine, log)
+            if len(mine) == len(blocks):
+                return
+            end += len(here)
+            start, blocks, run = end, blocks[len(mine) :], behind.pop()
 
     def _publish(self, run: Run, index: int, blocks: tuple[int, ...], log: list[Entry]) -> None:
         end, place = index + len(blocks), run.start + index
         carried, places = self.carried, self.places
         log.append((STORED, blocks, run.text, place))
-        if max(run.blocks[index:end]) < 0:
+        if run.blocks[index:end].count(-1) == len(blocks):
             run.blocks[index:end] = blocks
         else:
             for i, block in enumerate(blocks):
@@ -263,29 +270,35 @@ class Trie:
                 self._publish(run, len(run.blocks) - 1, (block,), [])
                 break
 
-    def evict(self, blocks: Iterable[int], log: list[Entry]) -> None:
-        """Blocks lose their names, one after the other."""
+    def evict(self, blocks: Sequence[int], log: list[Entry]) -> None:
+        """Blocks lose their names, one after the other. Tables are let go from their ends, so what
+        is evicted mostly is the end of a run, last block first: such a stretch goes as one."""
         carried, places = self.carried, self.places
-        last: Run | None = None
-        for block in blocks:
+        at = 0
+        while at < len(blocks):
+            block = blocks[at]
             run, place = carried[block], places[block]
             if run is None:
-                continue
-            if last is not None and run is not last and not last.ends and not last.children:
-                self._prune(last)
-            last = run
-            carried[block] = None
-            log.append((REMOVED, block, run.text, place))
-            if run.others is None:
-                run.blocks[place - run.start] = -1
-            else:
+                raise LookupError(f"block {block} has no name")
+            index, count = place - run.start, 1
+            if run.others is not None:
                 _leave(run, place, block)
-        if last is not None and not last.ends and not last.children:
-            self._prune(last)
+            else:
+                here, most = run.blocks, min(index + 1, len(blocks) - at)
+                while count < most and here[index - count] == blocks[at + count]:
+                    count += 1
+                here[index - count + 1 : index + 1] = [-1] * count
+            gone = blocks[at : at + count]
+            for block in gone:
+                carried[block] = None
+            log.append((REMOVED, gone, run.text, place))
+            at += count
+            if not run.ends and not run.children:
+                self._prune(run)
 
     def clear(self) -> None:
         """All blocks lose their names, and nobody says so for each."""
-        self.evict((b for b, run in enumerate(self.carried) if run is not None), [])
+        self.evict([b for b, run in enumerate(self.carried) if run is not None], [])
 
 
 def _shared(run: Run, text: list[int], start: int, stop: int) -> int:
