@@ -14,7 +14,7 @@ from servecheck.engines.fast.adapters import FastLoop
 from servecheck.engines.fast.engine import FastEngine
 from servecheck.engines.fast.log import REMOVED
 from servecheck.engines.fast.passes import Pass
-from servecheck.engines.fast.plan import FastPlan, FastPlanned, FastRequest
+from servecheck.engines.fast.plan import FastPlan, FastRequest
 from servecheck.engines.fast.pool import FastPool
 from servecheck.engines.fast.trie import Names, Run, Trie
 from servecheck.engines.protocol import (
@@ -189,18 +189,18 @@ class BudgetLost(FastLoop):
 
 
 class _DraftsPublished(FastEngine):
-    planned: FastPlanned | None = None
+    planned: tuple[FastRequest, int] | None = None
 
     def _until_end(
-        self, request: FastRequest, entry: FastPlanned, tokens: Tokens
+        self, request: FastRequest, drafts: Tokens, tokens: Tokens
     ) -> tuple[Tokens, Reason | None]:
-        self.planned = entry
-        return super()._until_end(request, entry, tokens)
+        self.planned = request, request.computed
+        return super()._until_end(request, drafts, tokens)
 
     def _publish(self, request: FastRequest, tokens: int) -> None:
         planned, self.planned = self.planned, None
-        if planned is not None and planned.request is request:
-            tokens = planned.stop
+        if planned is not None and planned[0] is request:
+            tokens = planned[1]
         super()._publish(request, tokens)
 
 

@@ -74,7 +74,7 @@ def _planned(plan: FastPlan, e: FastPlanned) -> Planned:
         e.yields,
         e.admitted,
         e.was_prefilling,
-        not plan.live(e),
+        not plan.live(e.request),
     )
 
 
@@ -121,7 +121,7 @@ def _plan(engine: FastEngine, plan: Plan) -> FastPlan:
         if e.cancelled:
             made.gone[ghost] = list(e.table)
         stop, blocks = e.start + len(e.tokens), len(e.table)
-        made.entries.append(
+        made.add(
             FastPlanned(
                 request,
                 e.start,

@@ -17,7 +17,7 @@ def by_request(plan: FastPlan, outputs: tuple[Output, ...], gamma: int) -> dict[
     """
     told = {output.id: output for output in outputs}
     require(len(told) == len(outputs), "Complete", "an id comes twice", "one output a request")
-    ids = {entry.request.id for entry in plan.entries}
+    ids = {request.id for request in plan.requests}
     for output in outputs:
         require(
             output.id in ids,
@@ -40,7 +40,7 @@ def check_tokens(plan: FastPlan, entry: FastPlanned, tokens: Tokens) -> None:
     Raises:
         ActionDisabled: the tokens are none that the entry can have.
     """
-    if not plan.live(entry):
+    if not plan.live(entry.request):
         return
     require(
         bool(tokens) == entry.yields,

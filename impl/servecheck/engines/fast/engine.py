@@ -19,7 +19,7 @@ from servecheck.engines.fast import log
 from servecheck.engines.fast.answers import by_request, check_tokens
 from servecheck.engines.fast.log import DELIVERED, FINISHED, PREEMPTED, REFUSED, SUBMITTED, Entry
 from servecheck.engines.fast.passes import Pass
-from servecheck.engines.fast.plan import FastPlan, FastPlanned, FastRequest
+from servecheck.engines.fast.plan import FastPlan, FastRequest
 from servecheck.engines.fast.pool import FastPool
 from servespec import policy as choose
 from servespec.actions import Abort, Action, Complete, Discard, Output, ResetCache, Schedule, Submit
@@ -135,7 +135,7 @@ class FastEngine:
         plan = self.in_flight[0]
         told = by_request(plan, tuple(outputs), self.gamma)
         nothing = Output("")
-        mine = [told.get(entry.request.id, nothing) for entry in plan.entries]
+        mine = [told.get(request.id, nothing) for request in plan.requests]
         self.take_in([output.tokens for output in mine], [output.drafts for output in mine])
 
     def take_in(self, sampled: Sequence[Tokens], drafts: Sequence[Tokens] = ()) -> None:
@@ -143,18 +143,18 @@ class FastEngine:
         of requests that have left are ignored."""
         require(bool(self.in_flight), "Complete", "no plan is in flight", "schedule first")
         plan = self.in_flight[0]
-        if len(sampled) != len(plan.entries):
-            what = f"{len(sampled)} outputs for {len(plan.entries)} requests"
+        if len(sampled) != len(plan.requests):
+            what = f"{len(sampled)} outputs for {len(plan.requests)} requests"
             raise ActionDisabled("Complete", what, "bring one for each entry of the plan")
         # All but a token for each that yields one wants a closer look.
-        if [entry.yields for entry in plan.entries] != list(map(len, sampled)):
+        if plan.yields != list(map(len, sampled)):
             for entry, tokens in zip(plan.entries, sampled, strict=True):
                 check_tokens(plan, entry, tokens)
         del self.in_flight[0]
         ended = self._take_in(plan, sampled)
-        for entry, ahead in zip(plan.entries, drafts, strict=False):
-            if entry.yields and entry.request.id in self.requests and plan.live(entry):
-                entry.request.drafts = ahead
+        for request, yields, ahead in zip(plan.requests, plan.yields, drafts, strict=False):
+            if yields and request.id in self.requests and plan.live(request):
+                request.drafts = ahead
         for table in plan.deferred:
             self.pool.release(table)
         if ended:
@@ -164,9 +164,8 @@ class FastEngine:
         """Append, publish, end: in scheduling order. Who has ended."""
         tells, log = self.tells, self.log
         ended: set[FastRequest] = set()
-        pairs = zip(plan.entries, sampled, strict=True)
-        for entry, tokens in [p for p in pairs if plan.live(p[0])] if plan.gone else pairs:
-            request = entry.request
+        rows = zip(plan.requests, plan.details, sampled, strict=True)
+        for request, entry, tokens in [r for r in rows if plan.live(r[0])] if plan.gone else rows:
             text, reason = request.text, None
             if tokens:
                 if request.computed < request.edge:
@@ -174,8 +173,9 @@ class FastEngine:
                         log.append((DELIVERED, request.id, len(text) - request.prompt, tokens))
                     text += tokens
                     continue
-                if request.stop or entry.drafts or len(tokens) > 1:
-                    tokens, reason = self._until_end(request, entry, tokens)
+                drafts = entry.drafts if entry is not None else ()
+                if request.stop or drafts or len(tokens) > 1:
+                    tokens, reason = self._until_end(request, drafts, tokens)
                 elif len(text) + 1 >= request.limit:
                     reason = Reason.LENGTH
                 if tells:
@@ -204,7 +204,7 @@ class FastEngine:
         )
         plan = self.in_flight.pop()
         for entry in plan.entries:
-            if not plan.live(entry):
+            if not plan.live(entry.request):
                 continue
             request = entry.request
             keep = len(request.table) - choose.returned_blocks(self.policy, entry.new_blocks)
@@ -269,7 +269,7 @@ class FastEngine:
         held = {b for plan in self.in_flight for table in plan.deferred for b in table}
         if choose.defers_release(self.policy):
             for plan in self.in_flight:
-                held.update(b for e in plan.entries if plan.live(e) for b in e.request.table)
+                held.update(b for r in plan.requests if plan.live(r) for b in r.table)
         return len(held)
 
     def _wait(self, request: FastRequest, preempted: bool) -> None:
@@ -283,11 +283,11 @@ class FastEngine:
     def _let_go(self, request: FastRequest) -> None:
         """Who leaves, or is sent back, has its output ignored and its table released."""
         last = None
-        table, request.table = request.table, []
+        table = request.table
         for plan in self.in_flight:
-            if request not in plan.gone and any(e.request is request for e in plan.entries):
-                plan.gone[request] = table
+            if plan.leave(request, table):
                 last = plan
+        request.table = []
         if last is not None and choose.defers_release(self.policy):
             last.deferred.append(table)
         else:
@@ -314,11 +314,11 @@ class FastEngine:
             e.stop - e.start
             for plan in self.in_flight
             for e in plan.entries
-            if e.request is request and plan.live(e)
+            if e.request is request and plan.live(request)
         )
 
     def _until_end(
-        self, request: FastRequest, entry: FastPlanned, tokens: Tokens
+        self, request: FastRequest, drafts: Tokens, tokens: Tokens
     ) -> tuple[Tokens, Reason | None]:
         """Roll rejected drafts back, and cut the tokens where one ends the request."""
         room = request.limit - len(request.text)
@@ -330,5 +330,5 @@ class FastEngine:
             if count >= room:
                 kept, reason = count, Reason.LENGTH
                 break
-        request.computed -= len(entry.drafts) + 1 - kept
+        request.computed -= len(drafts) + 1 - kept
         return tokens[:kept], reason

@@ -51,7 +51,7 @@ class Pass:
     def go_on(self) -> None:
         e = self.e
         size, pool, running, limit, cap = e.size, e.pool, e.running, e.config.max_model_len, e.cap
-        admitted = len(self.plan.entries)
+        admitted = len(self.plan.requests)
         shut = choose.shut_out_by_prefill(e.policy, bool(admitted))
         i = 0 if shut else self.decode(0, len(running) - admitted)
         while i < len(running) - admitted:
@@ -90,22 +90,20 @@ class Pass:
         stands."""
         e = self.e
         if e.in_flight:
-            return i  # their tokens are not known yet
-        planned, entry, plan = _planned, FastPlanned, self.plan.entries.append
-        before = len(self.plan.entries)
-        for request in e.running[i : min(end, i + self.left)]:
-            start = request.computed
-            if start >= request.steady:
+            for plan in e.in_flight:
+                plan.settle()
+            return i  # the tokens in flight are not known yet
+        stretch = e.running[i : min(end, i + self.left)]
+        for at, request in enumerate(stretch):
+            if request.computed >= request.steady:
+                del stretch[at:]
                 break
-            request.computed = stop = start + 1
-            parts = (request, start, stop, (), len(request.table), 0, True, False, False)
-            plan(planned(entry, parts))
-        decodes = len(self.plan.entries) - before
-        self.left -= decodes
+            request.computed += 1
+        self.plan.add_decodes(stretch)
+        self.left -= len(stretch)
         if e.tells:
-            for request in e.running[i : i + decodes]:
-                e.log.append((SCHEDULED, request.id, 1, 0, ()))
-        return i + decodes
+            e.log += [(SCHEDULED, request.id, 1, 0, ()) for request in stretch]
+        return i + len(stretch)
 
     def make_room(self, i: int, request: FastRequest, need: int) -> tuple[int, bool]:
         """Preempt until `need` blocks are free for the request at `i`. Where the pass goes on, and
@@ -130,11 +128,7 @@ class Pass:
     def preempt(self, index: int) -> None:
         """Somebody gives way; if it was scheduled in this pass, its tokens come back."""
         request = self.e.running[index]
-        for at, entry in enumerate(self.plan.entries):
-            if entry.request is request:
-                self.left += entry.stop - entry.start
-                del self.plan.entries[at]
-                break
+        self.left += self.plan.remove(request)
         self.e._send_back(index)
         self.preempted += 1
 
@@ -245,8 +239,8 @@ class Pass:
             request.drafts = ()
         yields = stop >= length
         blocks, new, was = len(request.table), len(taken), request.prefilling
-        entry = (request, start, stop, drafts, blocks, new, yields, admitted, was)
-        self.plan.entries.append(_planned(FastPlanned, entry))
+        parts = (request, start, stop, drafts, blocks, new, yields, admitted, was)
+        self.plan.add(_planned(FastPlanned, parts))
         request.computed = stop
         request.prefilling = not yields
         self.left -= stop - start

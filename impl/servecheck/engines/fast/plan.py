@@ -1,9 +1,9 @@
 """Live requests of the fast engine, and its plans.
 
 Theory of operation. A request's text is a list that grows, its table a list that grows, its names
-the way of its full blocks in the tree of texts. A plan is a list of tuples, one for each scheduled
-request, in order of scheduling; what becomes of a request while its plan is in flight is noted in
-the plan.
+the way of its full blocks in the tree of texts. A plan is a structure of arrays, so that a stretch
+of decodes is added to it in one go; an entry of its own is written for who needs one, and for the
+others when somebody asks. What becomes of a request while its plan is in flight is noted in it.
 """
 
 from __future__ import annotations
@@ -85,17 +85,68 @@ class FastPlanned(NamedTuple):
 
 
 class FastPlan:
-    """Entries in order of scheduling, and what has become of their requests since."""
+    """What is scheduled, as columns in order of scheduling, and what has become of it since."""
 
-    __slots__ = ("deferred", "entries", "gone")
+    __slots__ = ("deferred", "details", "gone", "requests", "yields")
 
     def __init__(self) -> None:
-        self.entries: list[FastPlanned] = []
+        self.requests: list[FastRequest] = []
+        self.yields: list[bool] = []
+        """Whether a token is sampled."""
+        self.details: list[FastPlanned | None] = []
+        """None: one token inside the last block, as the request itself says until the next pass."""
         self.deferred: list[list[int]] = []
         self.gone: dict[FastRequest, list[int]] = {}
         """Requests that have left, or were sent back: their output is ignored. With the table
         that the step still writes through."""
 
-    def live(self, entry: FastPlanned) -> bool:
-        """The entry's request is still there, and takes its output."""
-        return entry.request not in self.gone
+    def add(self, entry: FastPlanned) -> None:
+        """Schedule one more request."""
+        self.requests.append(entry.request)
+        self.yields.append(entry.yields)
+        self.details.append(entry)
+
+    def add_decodes(self, requests: list[FastRequest]) -> None:
+        """Schedule one token more of each, inside the last block, and nothing else to tell."""
+        self.requests += requests
+        self.yields += [True] * len(requests)
+        self.details += [None] * len(requests)
+
+    def remove(self, request: FastRequest) -> int:
+        """Take a request out again: how many tokens it had, 0 if it is not in the plan."""
+        if request not in self.requests:
+            return 0
+        at = self.requests.index(request)
+        detail = self.details[at]
+        del self.requests[at], self.yields[at], self.details[at]
+        return 1 if detail is None else detail.stop - detail.start
+
+    @property
+    def entries(self) -> list[FastPlanned]:
+        """All that is scheduled. To be read before the next pass, or else what was not written
+        out before is lost."""
+        return self.settle()
+
+    def live(self, request: FastRequest) -> bool:
+        """The request is still there, and takes its output."""
+        return request not in self.gone
+
+    def leave(self, request: FastRequest, table: list[int]) -> bool:
+        """A request leaves, or is sent back, while this plan is in flight; whether it was in it."""
+        if request in self.gone or request not in self.requests:
+            return False
+        self.settle()
+        self.gone[request] = table
+        return True
+
+    def settle(self) -> list[FastPlanned]:
+        """Write out what the requests say so far: they will move on."""
+        pairs = zip(self.requests, self.details, strict=True)
+        found = [_decode(request) if known is None else known for request, known in pairs]
+        self.details[:] = found
+        return found
+
+
+def _decode(request: FastRequest) -> FastPlanned:
+    stop = request.computed
+    return FastPlanned(request, stop - 1, stop, (), len(request.table), 0, True, False, False)
