@@ -190,7 +190,9 @@ class Pass:
         new = max(-(-slots // size) - len(hits), 0)
         more = max(-(-look // size) - len(hits), new)
         room = pool.free - (config.watermark_blocks if e.running else 0)
-        if more + pool.idle(hits) + self.promised() > room:
+        costs = more + self.promised()
+        # A hit that is idle costs a free block as well; who are idle is asked if it can matter.
+        if costs + len(hits) > room and costs + pool.idle(hits) > room:
             return Reason.NO_ROOM
         pool.acquire(hits)
         e.log.append((ADMITTED, request.id, computed, hits))
