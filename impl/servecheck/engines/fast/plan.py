@@ -123,9 +123,13 @@ class FastPlan:
 
     @property
     def entries(self) -> list[FastPlanned]:
-        """All that is scheduled. To be read before the next pass, or else what was not written
-        out before is lost."""
-        return self.settle()
+        """All that is scheduled. To be read before the next pass: then the requests move on."""
+        pairs = zip(self.requests, self.details, strict=True)
+        return [_decode(request) if known is None else known for request, known in pairs]
+
+    def settle(self) -> None:
+        """Write out what the requests say so far: they will move on."""
+        self.details[:] = self.entries
 
     def live(self, request: FastRequest) -> bool:
         """The request is still there, and takes its output."""
@@ -138,13 +142,6 @@ class FastPlan:
         self.settle()
         self.gone[request] = table
         return True
-
-    def settle(self) -> list[FastPlanned]:
-        """Write out what the requests say so far: they will move on."""
-        pairs = zip(self.requests, self.details, strict=True)
-        found = [_decode(request) if known is None else known for request, known in pairs]
-        self.details[:] = found
-        return found
 
 
 def _decode(request: FastRequest) -> FastPlanned:
