@@ -140,8 +140,9 @@ def _unsound(trie: Trie, held: list[Names]) -> Iterator[Difference]:
             yield Difference("first block of a run", run.key, first)
         if len(tokens) < run.stop * size:
             yield Difference("tokens of a run", run.stop * size, len(tokens))
-        if not (run.ends or run.children or run.blocks[-1:] > [-1]):
-            yield Difference("a place that nothing needs", "gone", run.stop)
+        needed = max((i + 1 for i, block in enumerate(run.blocks) if block >= 0), default=0)
+        if not (run.ends or run.children or 0 < len(run.blocks) <= 2 * needed):
+            yield Difference("places that nothing needs", needed, len(run.blocks))
     for block, carried in enumerate(trie.carried):
         seen = None if carried is None else (carried, trie.places[block])
         if seen != carriers.get(block):

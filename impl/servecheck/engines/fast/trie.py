@@ -9,7 +9,8 @@ of slices for each run on its way, however many blocks that is; no object is mad
 
 A run knows the resident block at each of its places (-1: none), and the younger copies where there
 are some. A look-up reads along the way until a place is empty. A place lives as long as something
-needs it: a block that carries its name, a request whose text goes so far, or a place behind it.
+needs it: a block that carries its name, a request whose text goes so far, or a place behind it;
+and those at the end of a run, until they are half of it.
 So when a parent's block is evicted while a child's stays, the parent's place stays too; if its text
 comes back it is the same place, and the child is found again (IDX-2).
 
@@ -120,6 +121,8 @@ class Trie:
                 more = Text(run.text, run.stop, run.text.namespace, size, text[start:stop])
                 child = run.children[key] = Run(run, key, more, 0, [-1] * ((stop - start) // size))
                 return child
+            if child.blocks[-1] < 0 and not child.ends and not child.children:
+                self._prune(child)  # some block of it is there, so it stays
             shared = _shared(child, text, start, stop)
             if shared < len(child.blocks):
                 child = self._split(child, shared)
@@ -293,7 +296,10 @@ class Trie:
                 carried[block] = None
             log.append((REMOVED, gone, run.text, place))
             at += count
-            if not run.ends and not run.children:
+            # Places at the end that nothing needs are trimmed when they are half of the run.
+            low = index - count + 1
+            half_gone = 2 * low < len(run.blocks) or run.blocks[low - 1] < 0
+            if half_gone and not run.ends and not run.children:
                 self._prune(run)
 
     def clear(self) -> None:
