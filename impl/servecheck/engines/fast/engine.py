@@ -1,9 +1,10 @@
 """The fast engine: a mutable serving loop that refines the specification, step for step.
 
-Theory of operation. The verbs are the machine's actions. A pass is one loop over the running
-requests and one over the waiting ones; a request's text is a list that grows, its table a list
-that grows, its names the nodes of its full blocks. Work is done per block that changes hands and
-per request that a pass touches, never per token of a text.
+Theory of operation. The verbs are the machine's actions. Around them stand, each in a file:
+`passes` (one scheduling pass), `plan` (live requests and plans), `answers` (what the model may
+bring), `pool` (blocks and the free queue), `trie` and `text` (names, and the index), `log` (what
+happened, as events when asked). Work is done per block that changes hands and per request that a
+pass touches, never per token of a text.
 
 What each verb decides is exactly what `servespec` says; which is the whole point, and is checked
 along every path by REF-1 and REF-2 (`servecheck.engines.fast.abstraction`). Where policy has a
