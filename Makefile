@@ -71,7 +71,7 @@ format: setup ## mend style and format
 	@$(BIN)/ruff check --fix-only
 	@$(BIN)/ruff format
 
-docs: setup ## make spec/README.md anew from the registers
+docs: setup ## make spec/README.md and traces/trace.schema.json anew from the code
 	@$(BIN)/python -m servecheck.document
 
 bench: setup ## measure the speed; beside vLLM where `make engines` has built it

@@ -17,16 +17,15 @@ from typing import Protocol, cast
 
 from attrs import define
 
-from benchmarks.drivers import AT_ONCE, SIZES, Books, keep_blocks, serve
+from benchmarks.drivers import AT_ONCE, SIZES, Arrival, Books, arrivals, keep_blocks, serve
 from servecheck.engines.vllm.adapters import Requests, scheduler
 from servecheck.engines.vllm.theirs import load
-from servecheck.workload.zipf import Served, stream
-from servespec.actions import Submit
+from servecheck.workload.zipf import stream
 from servespec.policy import VLLM_0_33
 
 ROUNDS = 5
 
-Drive = Callable[[Sequence[Served]], Books]
+Drive = Callable[[Sequence[Arrival]], Books]
 
 
 def removed(events: Iterable[object]) -> int:
@@ -61,7 +60,7 @@ class Growing(Protocol):
     def append_output_token_ids(self, token: int, /) -> None: ...
 
 
-def vllm_keeps_blocks(requests: Sequence[Served]) -> Books:
+def vllm_keeps_blocks(requests: Sequence[Arrival]) -> Books:
     """vLLM's KVCacheManager, driven as `drivers.keep_blocks` drives ours."""
     vllm, make = load(), Requests.of(load(), SIZES, VLLM_0_33)
     spec = vllm.FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=1, dtype=vllm.float16)
@@ -82,15 +81,16 @@ def vllm_keeps_blocks(requests: Sequence[Served]) -> Books:
     prompts = hits = evictions = done = 0
     while todo or running:
         while todo and len(running) < AT_ONCE:
-            served = todo[-1]
-            request = make.make(Submit(served.id, served.prompt, 1_000_000), served.id)
+            arrival = todo[-1]
+            submit = arrival.submit
+            request = make.make(submit, submit.id)
             blocks, hit, _ = manager.get_computed_blocks(request)
-            if manager.allocate_slots(request, len(served.prompt) - hit, hit, blocks) is None:
+            if manager.allocate_slots(request, len(submit.prompt) - hit, hit, blocks) is None:
                 break
             todo.pop()
-            request.num_computed_tokens = len(served.prompt)
-            running[served.id] = cast(Growing, request), list(reversed(served.output))
-            prompts += len(served.prompt)
+            request.num_computed_tokens = len(submit.prompt)
+            running[submit.id] = cast(Growing, request), list(reversed(arrival.output))
+            prompts += len(submit.prompt)
             hits += hit
         ended = []
         for text_id, (text, rest) in running.items():
@@ -109,7 +109,7 @@ def vllm_keeps_blocks(requests: Sequence[Served]) -> Books:
     return Books(done, round(hits / prompts, 4), evictions)
 
 
-def vllm_serves(requests: Sequence[Served]) -> Books:
+def vllm_serves(requests: Sequence[Arrival]) -> Books:
     """vLLM's Scheduler, driven as `drivers.serve` drives ours."""
     vllm, make = load(), Requests.of(load(), SIZES, VLLM_0_33)
     engine = scheduler(vllm, SIZES, VLLM_0_33)
@@ -121,11 +121,11 @@ def vllm_serves(requests: Sequence[Served]) -> Books:
     prompts = hits = evictions = 0
     while todo or engine.requests:
         while todo and len(engine.requests) < AT_ONCE:
-            served = todo.pop()
-            rest[served.id] = list(reversed(served.output))
-            submit = Submit(served.id, served.prompt, len(served.output))
-            engine.add_request(make.make(submit, served.id))
-            prompts += len(served.prompt)
+            arrival = todo.pop()
+            submit = arrival.submit
+            rest[submit.id] = list(reversed(arrival.output))
+            engine.add_request(make.make(submit, submit.id))
+            prompts += len(submit.prompt)
         plan = engine.schedule()
         hits += sum(new.num_computed_tokens for new in plan.scheduled_new_reqs)
         ids = list(plan.num_scheduled_tokens)
@@ -144,7 +144,7 @@ def vllm_serves(requests: Sequence[Served]) -> Books:
     return Books(len(rest), round(hits / prompts, 4), evictions)
 
 
-def timed(drive: Drive, requests: Sequence[Served]) -> tuple[Books, float]:
+def timed(drive: Drive, requests: Sequence[Arrival]) -> tuple[Books, float]:
     """The books of a drive, and its CPU seconds; the garbage of others is cleared away before."""
     gc.collect()
     start = process_time()
@@ -153,7 +153,7 @@ def timed(drive: Drive, requests: Sequence[Served]) -> tuple[Books, float]:
 
 
 def main() -> int:
-    requests = stream()
+    requests = arrivals(stream())
     load()
     gc.collect()
     gc.freeze()  # what vLLM's import has made is nobody's garbage; vLLM's own server does the same

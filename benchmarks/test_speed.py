@@ -8,13 +8,13 @@ from typing import Protocol, TypeVar
 
 import pytest
 
-from benchmarks.drivers import Books, keep_blocks, serve
+from benchmarks.drivers import Arrival, Books, arrivals, keep_blocks, serve
 from servecheck.engines.fast import FastEngine
 from servecheck.engines.fast.adapters import FastLoop
 from servecheck.fuzz.wander import Wanderer
 from servecheck.lockstep.follow import follower
 from servecheck.watch import Watch
-from servecheck.workload.zipf import Served, stream
+from servecheck.workload.zipf import stream
 from servespec.actions import Submit
 from servespec.config import Config
 from servespec.machine import Machine, Schedule
@@ -40,16 +40,16 @@ class Benchmark(Protocol):
 
 
 @pytest.fixture(scope="module")
-def requests() -> tuple[Served, ...]:
-    return stream()
+def requests() -> tuple[Arrival, ...]:
+    return arrivals(stream())
 
 
-def test_block_bookkeeping(benchmark: Benchmark, requests: tuple[Served, ...]) -> None:
+def test_block_bookkeeping(benchmark: Benchmark, requests: tuple[Arrival, ...]) -> None:
     books = benchmark.pedantic(keep_blocks, (requests,), rounds=5, warmup_rounds=1)
     assert books == Books(2000, 0.4735, 82_551)
 
 
-def test_whole_engine(benchmark: Benchmark, requests: tuple[Served, ...]) -> None:
+def test_whole_engine(benchmark: Benchmark, requests: tuple[Arrival, ...]) -> None:
     books = benchmark.pedantic(serve, (requests,), rounds=5, warmup_rounds=1)
     assert books == Books(2000, 0.4735, 82_394)
 

@@ -6,20 +6,17 @@ not decide wrongly but cannot be checked, or only in part.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from attrs import evolve
 
 from servecheck.engines.fast.adapters import FastLoop
-from servecheck.engines.fast.engine import (
-    FastEngine,
-    FastPlan,
-    FastPlanned,
-    FastRequest,
-    _Pass,
-)
-from servecheck.engines.fast.pool import REMOVED, FastPool
-from servecheck.engines.fast.trie import Node, Trie
+from servecheck.engines.fast.engine import FastEngine
+from servecheck.engines.fast.log import REMOVED
+from servecheck.engines.fast.passes import Pass
+from servecheck.engines.fast.plan import FastPlan, FastRequest
+from servecheck.engines.fast.pool import FastPool
+from servecheck.engines.fast.trie import Names, Run, Trie
 from servecheck.engines.protocol import (
     Capabilities,
     EngineGone,
@@ -28,6 +25,7 @@ from servecheck.engines.protocol import (
     Unsupported,
     Verb,
 )
+from servecheck.engines.whole import FastWhole, MakeWhole
 from servespec.chain import PUBLIC, Namespace, Tokens
 from servespec.config import Config
 from servespec.events import Reason
@@ -59,9 +57,12 @@ class HeadFirst(FastLoop):
 
 
 class _StaleIndex(FastPool):
-    def _evict(self, block: int) -> None:
-        self.log.append((REMOVED, block, self.names[block]))
-        self.names[block] = None
+    def _evict(self, blocks: list[int]) -> None:
+        for block in blocks:
+            run = self.trie.carried[block]
+            if run is not None:
+                self.log.append((REMOVED, [block], run.text, self.trie.places[block]))
+                self.trie.carried[block] = None
 
 
 class StaleIndex(FastLoop):
@@ -73,14 +74,14 @@ class StaleIndex(FastLoop):
 
 
 class _CopyForgotten(FastPool):
-    def _evict(self, block: int) -> None:
-        name = self.names[block]
-        if name is not None:
-            self.names[block] = None
-            self.log.append((REMOVED, block, name))
-            name.block = -1
-            if name.others:
-                name.others.clear()
+    def _evict(self, blocks: list[int]) -> None:
+        for block in blocks:
+            run, place = self.trie.carried[block], self.trie.places[block]
+            if run is not None:
+                self.trie.carried[block] = None
+                self.log.append((REMOVED, [block], run.text, place))
+                run.blocks[place - run.start] = -1
+                run.others = None
 
 
 class CopyForgotten(FastLoop):
@@ -95,13 +96,24 @@ class CopyForgotten(FastLoop):
 
 
 class _Parentless(Trie):
-    def extend(
-        self, known: list[Node], namespace: Namespace, text: Sequence[int], size: int
-    ) -> None:
-        for start in range(len(known) * size, len(text) - size + 1, size):
-            alone: list[Node] = []
-            super().extend(alone, namespace, text[start : start + size], size)
-            known += alone
+    def __init__(self, num_blocks: int) -> None:
+        super().__init__(num_blocks)
+        self.alone: dict[Names, list[Names]] = {}
+
+    def extend(self, names: Names, namespace: Namespace, text: list[int], size: int) -> None:
+        for start in range(names.count * size, len(text) - size + 1, size):
+            block = Names()
+            super().extend(block, namespace, text[start : start + size], size)
+            self.alone.setdefault(names, []).append(block)
+            names.count += 1
+
+    def path(self, names: Names) -> Iterator[Run]:
+        for block in reversed(self.alone.get(names, [names])):
+            yield from super().path(block)
+
+    def drop(self, names: Names) -> None:
+        for block in self.alone.pop(names, ()):
+            super().drop(block)
 
 
 class Parentless(FastLoop):
@@ -109,18 +121,31 @@ class Parentless(FastLoop):
 
     def __init__(self, config: Config, policy: Policy) -> None:
         super().__init__(config, policy)
-        self.engine.pool.trie = _Parentless()
+        self.engine.pool.trie = _Parentless(config.num_blocks)
 
 
 class _SaltOnce(Trie):
-    def extend(
-        self, known: list[Node], namespace: Namespace, text: Sequence[int], size: int
-    ) -> None:
-        for stop in range((len(known) + 1) * size, len(text) + 1, size):
-            whole: list[Node] = []
-            super().extend(whole, PUBLIC if stop > size else namespace, text[:stop], size)
-            known.append(whole.pop())
-            self.drop(whole)
+    def __init__(self, num_blocks: int) -> None:
+        super().__init__(num_blocks)
+        self.first: dict[Names, tuple[Names, Names]] = {}
+
+    def extend(self, names: Names, namespace: Namespace, text: list[int], size: int) -> None:
+        if len(text) >= size and names not in self.first:
+            salted, unsalted = self.first[names] = Names(), Names()
+            super().extend(salted, namespace, text[:size], size)
+            super().extend(unsalted, PUBLIC, text[:size], size)
+        super().extend(names, PUBLIC, text, size)
+
+    def path(self, names: Names) -> Iterator[Run]:
+        if names in self.first:
+            yield from list(super().path(names))[:-1]
+            names, _ = self.first[names]
+        yield from super().path(names)
+
+    def drop(self, names: Names) -> None:
+        for block in self.first.pop(names, ()):
+            super().drop(block)
+        super().drop(names)
 
 
 class SaltOnce(FastLoop):
@@ -128,7 +153,7 @@ class SaltOnce(FastLoop):
 
     def __init__(self, config: Config, policy: Policy) -> None:
         super().__init__(config, policy)
-        self.engine.pool.trie = _SaltOnce()
+        self.engine.pool.trie = _SaltOnce(config.num_blocks)
 
 
 # --- the scheduler -------------------------------------------------------------------------
@@ -142,7 +167,7 @@ class WholeHit(FastLoop):
         self.engine.policy = evolve(policy, hit_cap=HitCap.NONE)
 
 
-class _BudgetLostPass(_Pass):
+class _BudgetLostPass(Pass):
     def preempt(self, index: int) -> None:
         left = self.left
         super().preempt(index)
@@ -165,18 +190,18 @@ class BudgetLost(FastLoop):
 
 
 class _DraftsPublished(FastEngine):
-    planned: FastPlanned | None = None
+    planned: tuple[FastRequest, int] | None = None
 
     def _until_end(
-        self, request: FastRequest, entry: FastPlanned, tokens: Tokens
+        self, request: FastRequest, drafts: Tokens, tokens: Tokens
     ) -> tuple[Tokens, Reason | None]:
-        self.planned = entry
-        return super()._until_end(request, entry, tokens)
+        self.planned = request, request.computed
+        return super()._until_end(request, drafts, tokens)
 
     def _publish(self, request: FastRequest, tokens: int) -> None:
         planned, self.planned = self.planned, None
-        if planned is not None and planned.request is request:
-            tokens = planned.stop
+        if planned is not None and planned[0] is request:
+            tokens = planned[1]
         super()._publish(request, tokens)
 
 
@@ -211,6 +236,11 @@ FAULTS: tuple[type[FastLoop], ...] = (
     SaltOnce,
     ToTheTail,
 )
+
+
+def whole(fault: type[FastLoop]) -> MakeWhole:
+    """Makes engines with a fault that are driven by actions, as `servecheck.engines.whole`."""
+    return lambda machine: FastWhole(machine, fault(machine.config, machine.policy).engine)
 
 
 # --- engines that cannot be checked ----------------------------------------------------------
@@ -282,3 +312,16 @@ def no_engine(config: Config, policy: Policy) -> int:
 
 
 NO_FACTORY = 7
+
+
+class Sixteen(FastLoop):
+    """Its blocks have 16 tokens, its limits are those of a big machine."""
+
+    capabilities = Capabilities("sixteen", "1", Level.STATE)
+
+    def __init__(self, config: Config, policy: Policy) -> None:
+        if config.block_size != 16:
+            raise Unsupported(f"block_size: only 16, and this is {config.block_size}")
+        if config.max_num_batched_tokens < 512:
+            raise Unsupported("max_num_batched_tokens: at least 512")
+        super().__init__(config, policy)

@@ -122,17 +122,18 @@ def test_wrong_usage_is_one_line(run: Run, args: list[str], message: str) -> Non
 # --- miniature --------------------------------------------------------------------------------
 
 
-def test_miniature_prints_the_lines_of_the_article(run: Run) -> None:
-    code, out, err = run("miniature")
+@pytest.mark.parametrize("args", [(), ("--engine", "spec"), ("--engine", "fast")])
+def test_miniature_prints_the_lines_of_the_article(run: Run, args: tuple[str, ...]) -> None:
+    code, out, err = run("miniature", *args)
     assert (code, err) == (0, "")
     assert out.splitlines() == list(miniature.lines())
 
 
 def test_miniature_as_json(run: Run) -> None:
-    code, out, err = run("miniature", "--json")
+    code, out, err = run("miniature", "--json", "--engine", "fast")
     assert (code, err) == (0, "")
     told = json.loads(out)
-    assert told["verdict"] == "holds"
+    assert (told["engine"], told["verdict"]) == ("fast", "holds")
     assert [result["line"] for result in told["results"]] == list(miniature.lines())
 
 
@@ -140,7 +141,7 @@ def test_miniature_as_json(run: Run) -> None:
 def test_what_does_not_hold_is_exit_1(
     run: Run, monkeypatch: pytest.MonkeyPatch, as_json: bool
 ) -> None:
-    def falls() -> None:
+    def falls(make: object) -> None:
         raise miniature.MiniatureError("memory", "pages hold\nless")
 
     monkeypatch.setattr(miniature, "miniature", falls)
@@ -148,7 +149,8 @@ def test_what_does_not_hold_is_exit_1(
     assert (code, err) == (Exit.FALLS, "")
     if as_json:
         what = "memory: pages hold\nless"
-        assert json.loads(out) == {"command": "miniature", "verdict": "falls", "what": what}
+        told = {"command": "miniature", "engine": "spec", "verdict": "falls", "what": what}
+        assert json.loads(out) == told
     else:
         assert out == "does not hold: memory: pages hold\\nless\n"
 

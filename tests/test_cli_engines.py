@@ -11,6 +11,12 @@ import pytest
 from servecheck import __version__
 from servecheck.cli import main
 from servecheck.cli.terminal import Exit
+from servecheck.engines.fast.adapters import FastCache
+from servecheck.trace.write import record
+from servespec.actions import Action, Complete, Output, Schedule, Submit
+from servespec.config import Config
+from servespec.machine import Machine
+from servespec.policy import VLLM_0_33, Policy
 
 ROOT = Path(__file__).resolve().parents[1]
 POOL = f"{sys.executable} {ROOT / 'examples' / 'pool_engine.py'}"
@@ -72,7 +78,7 @@ def test_an_engine_that_diverges(capsys: pytest.CaptureFixture[str], elsewhere: 
     assert err == ""
     lines = out.splitlines()
     assert lines[0] == f"diverges: fast {__version__}, after 3 actions"
-    trace = Path("traces/failures/LOCKSTEP-fast.jsonl")
+    (trace,) = Path("traces/failures").glob("LOCKSTEP-fast-*.jsonl")
     assert f"written    {trace}" in lines
     assert (elsewhere / trace).exists()
     assert max(len(line) for line in lines if not line.startswith("replay ")) <= 80
@@ -90,7 +96,8 @@ def test_json_has_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert told["verdict"] == "diverges"
     assert told["engine"]["level"] == "state"
     assert told["report"][0] == "verdict    diverges"
-    assert told["trace"] == "traces/failures/LOCKSTEP-fast.jsonl"
+    assert Path(told["trace"]).match("traces/failures/LOCKSTEP-fast-????????.jsonl")
+    assert Path(told["trace"]).exists()
     assert told["fall"]["property"] == "LOCKSTEP"
 
 
@@ -166,14 +173,81 @@ def test_what_cannot_be_checked_is_told_in_one_line(
     assert what in err
 
 
-def test_a_stale_deviation_fails(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
-    (elsewhere / "known.toml").write_text(
-        '[[deviation]]\nid = "old"\nengine = "fast"\nversions = ["0", "9"]\nrule = "8"\n'
-        'field = "free queue"\naction = "Complete"\ntrace = "traces/old.jsonl"\n'
-        'link = "https://example.org/1"\nexpires = 2100-01-01\n',
-        encoding="utf-8",
-    )
-    assert fuzz("--engine", "fast", "--deviations", "known.toml") == Exit.FALLS
+KNOWN = (
+    '[[deviation]]\nid = "old"\nengine = "fast"\nversions = ["0", "9"]\nrule = "8"\n'
+    'field = "free queue"\naction = "Complete"\ntrace = "old.jsonl"\n'
+    'link = "https://example.org/1"\nexpires = 2100-01-01\n'
+)
+SMALL = Config(
+    num_blocks=5, block_size=1, max_model_len=3, max_num_batched_tokens=4, max_num_seqs=1
+)
+PROGRAM: tuple[Action, ...] = (
+    Submit("r0", (0, 0), 1),
+    Schedule(),
+    Complete((Output("r0", (0,)),)),
+)
+
+
+@pytest.fixture
+def known(elsewhere: Path) -> tuple[str, ...]:
+    """A register of one known deviation, with its trace."""
+    (elsewhere / "known.toml").write_text(KNOWN, encoding="utf-8")
+    record(elsewhere / "old.jsonl", Machine(SMALL, VLLM_0_33), PROGRAM)
+    return ("--deviations", "known.toml")
+
+
+def test_a_stale_deviation_fails(
+    known: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fuzz("--engine", "fast", *known) == Exit.FALLS
     out = capsys.readouterr().out
     assert out.startswith("stale: the register of known deviations is out of date")
     assert "deviation 'old' is stale: it matched nothing; take it out" in out
+
+
+def test_a_deviation_without_its_trace_is_told_in_one_line(
+    known: tuple[str, ...], capsys: pytest.CaptureFixture[str], elsewhere: Path
+) -> None:
+    (elsewhere / "old.jsonl").unlink()
+    assert fuzz("--engine", "fast", *known) == Exit.BAD_INPUT
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "error: known.toml, deviation 1, field trace: there is no file old.jsonl"
+    )
+
+
+def test_adoptions_are_told(
+    known: tuple[str, ...], capsys: pytest.CaptureFixture[str], elsewhere: Path
+) -> None:
+    """Given an engine with a known deviation; when the program that shows it is run, then text and
+    JSON say that its state was adopted."""
+    words = ("fuzz", "--engine", "tests.broken_engines:HeadFirst", *known, "--program", "old.jsonl")
+    assert main([*words]) == Exit.HOLDS
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[lines.index("known deviations of the engine") + 1] == "    1 old"
+    assert lines[lines.index("state adopted after them, followed on") + 1] == "    1 old"
+    assert main([*words, "--json"]) == Exit.HOLDS
+    told = json.loads(capsys.readouterr().out)["engine"]
+    assert told["known_deviations"] == told["adopted"] == {"old": 1}
+    assert told["let_go"] == {}
+
+
+def test_an_engine_that_is_let_go_is_no_pass(
+    known: tuple[str, ...], capsys: pytest.CaptureFixture[str], elsewhere: Path
+) -> None:
+    """Given the same as a pool, whose state cannot be adopted: it is undetermined from there."""
+    words = ("fuzz", "--engine", "tests.test_cli_engines:HeadFirstPool", *known)
+    assert main([*words, "--program", "old.jsonl"]) == Exit.UNDETERMINED
+    out = capsys.readouterr().out
+    assert out.startswith("undetermined: nothing else fell, and the engine was let go at a known ")
+    assert "let go after them, undetermined from there\n    1 old" in out
+    assert main([*words, "--program", "old.jsonl", "--json"]) == Exit.UNDETERMINED
+    assert json.loads(capsys.readouterr().out)["engine"]["let_go"] == {"old": 1}
+
+
+class HeadFirstPool(FastCache):
+    """A pool that releases from the wrong end."""
+
+    def __init__(self, config: Config, policy: Policy) -> None:
+        super().__init__(config, policy)
+        self.pool.tail_first = not self.pool.tail_first

@@ -13,8 +13,15 @@ import pytest
 
 from servecheck.cli import main
 from servecheck.trace.lasso import WATCHED
+from servecheck.trace.model import Verdict
 from servecheck.trace.read import read_trace
 from servecheck.trace.replay import replay_trace
+from servecheck.trace.write import record
+from servespec.actions import Action, Complete, Output, Schedule, Submit
+from servespec.chain import Namespace
+from servespec.config import Config
+from servespec.machine import Machine
+from servespec.policy import VLLM_0_33
 
 ROOT = Path(__file__).resolve().parents[1]
 FALLS = ROOT / "traces" / "falls"
@@ -104,6 +111,36 @@ def test_a_skeleton_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFix
     assert "is no name of a module" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (
+            ["pkg/my_engine"],
+            "MODULE 'pkg/my_engine' is a path; write my_engine, with --folder pkg,",
+        ),
+        (["/my_engine.py"], "MODULE '/my_engine.py' is a path; write my_engine, with --folder /,"),
+        (["pkg/"], "'pkg/' is no name of a module"),
+        (["pkg.my_engine"], "'pkg.my_engine' is no name of a module"),
+        (["mine", "--folder", "none"], "--folder none: it is not there; make it first"),
+        (["mine", "--folder", "file"], "--folder file: it is no folder"),
+    ],
+)
+def test_where_a_skeleton_cannot_be_written_is_named(
+    words: list[str],
+    what: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    assert main(["init", *words, "--level", "pool"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert what in err
+    assert [place.name for place in tmp_path.iterdir()] == ["file"]
+
+
 def test_the_demonstration_finds_shrinks_and_draws(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,3 +191,68 @@ def test_an_engine_s_fall_is_not_the_specification_s(
     assert "it is an engine that fell" in capsys.readouterr().err
     assert main(["replay", trace]) == 0
     assert "the specification alone" in capsys.readouterr().out
+
+
+# --- hostile names --------------------------------------------------------------------------
+
+HOSTILE = (
+    "\x1b[2J\x1b]0;owned\x07",  # clears the screen, sets the title
+    "line\r\nverdict    holds",  # a line of a report
+    "../../etc/passwd\0",
+    "\u202ejk\u2066\ufeff",  # right to left
+    "[bold red]x[/]",
+    "n" * 50_000,
+)
+
+
+def hostile_trace(path: Path) -> Path:
+    """A legal program whose requests, adapters and salts have such names, and which is edited: its
+    admissions and its last digest do not come out again."""
+    machine = Machine(Config(9, 2, 8, 16, 8), VLLM_0_33)
+    spaces = [Namespace(name, name) for name in HOSTILE]
+    actions: list[Action] = [
+        Submit(n, (1, 2, 3), 1, s) for n, s in zip(HOSTILE, spaces, strict=True)
+    ]
+    actions += [Schedule(), Complete(tuple(Output(n, (4,)) for n in HOSTILE[:4]))]
+    record(path, machine, actions, Verdict("falls", HOSTILE[0], HOSTILE[1]), snapshot_every=1)
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace('"hit_tokens":0', '"hit_tokens":2'), encoding="utf-8")
+    return path
+
+
+COMMANDS_ON_TRACES = (
+    ("replay",),
+    ("replay", "--engine", "fast"),
+    ("replay", "--engine", "fast", "--alone"),
+    ("replay", "--engine", "fast", "--alone", "--level", "state"),
+    ("replay", "--engine", "tests.broken_engines:HitStaysFree"),
+    ("replay", "--engine", "tests.broken_engines:HeadFirst", "--alone"),
+    ("fuzz", "--engine", "tests.broken_engines:HeadFirst", "--program"),
+    ("shrink",),
+    ("render",),
+)
+
+
+@pytest.mark.parametrize("words", COMMANDS_ON_TRACES, ids=" ".join)
+@pytest.mark.parametrize("as_json", [False, True], ids=["lines", "json"])
+def test_hostile_names_never_reach_the_terminal_raw(
+    words: tuple[str, ...],
+    as_json: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x").mkdir()
+    path = hostile_trace(tmp_path / "x" / "\x1b[31m\u202etrace.jsonl")
+    code = main([*words, str(path), *(["--json"] if as_json else [])])
+    out, err = capsys.readouterr()
+    assert code in (0, 1, 2, 3), err
+    assert out or err
+    shown = f"{out}{err}"
+    assert all(c.isprintable() or c == "\n" for c in shown)
+    assert as_json or max(map(len, shown.splitlines())) <= 1_300
+    assert not any(line == "verdict    holds" for line in shown.splitlines())
+    # Nor do they lead out of the folder.
+    assert {p.parent for p in tmp_path.rglob("*") if p.is_file()} <= {tmp_path, tmp_path / "x"}

@@ -1,22 +1,42 @@
-"""The document of the specification is made from its registers, and never stale."""
+"""What is made from the code and committed is never stale."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from servecheck.document import document, main, place, standing
+from servecheck.document import document, documents, main, standing
+from servespec.errors import SpecError
 from servespec.policy import PROFILES, VLLM_0_33
 from servespec.properties import PROPERTIES
 from servespec.rules import RULES
+from servespec.theory import THEOREMS, Kind, Theorem, theorem
 
 
-def test_spec_readme_is_true() -> None:
-    assert place().read_text(encoding="utf-8") == document(), "run `make docs`"
+@pytest.mark.parametrize("there", documents(), ids=lambda there: there.name)
+def test_what_is_committed_is_true(there: Path) -> None:
+    assert there.read_text(encoding="utf-8") == documents()[there], "run `make docs`"
 
 
 def test_the_check_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--check"]) == 0
-    assert capsys.readouterr().out == "spec/README.md is true\n"
+    assert capsys.readouterr().out == ("spec/README.md is true\ntraces/trace.schema.json is true\n")
+
+
+def test_the_check_names_what_is_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = tmp_path / "traces" / "trace.schema.json"
+    monkeypatch.setattr("servecheck.document.documents", lambda: {there: "{}"})
+    assert main(["--check"]) == 1
+    there.parent.mkdir()
+    there.write_text("[]", encoding="utf-8")
+    assert main(["--check"]) == 1
+    said = "traces/trace.schema.json is stale: run `make docs`\n"
+    assert capsys.readouterr().out == said * 2
+    assert main([]) == 0
+    assert main(["--check"]) == 0
 
 
 def test_every_recorded_rule_has_its_place() -> None:
@@ -40,3 +60,32 @@ def test_a_property_stands_as_the_registry_says() -> None:
         standing(PROPERTIES["BUD-2"], VLLM_0_33)
         == "holds (falls when drafts are scheduled (γ > 0))"
     )
+
+
+def test_the_document_states_every_theorem_once() -> None:
+    text = document()
+    for t in THEOREMS.values():
+        said, place = t.statement.replace("|", "\\|"), t.function.removeprefix("servespec.")
+        assert text.count(f"\n| {t.id} | {t.kind.name} | {said} | `{place}` |\n") == 1
+
+
+def test_a_theorem_has_one_place_and_says_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent() -> None: ...
+
+    def first() -> None:
+        """It is said.
+
+        How it is computed is not part of it.
+        """
+
+    def second() -> None:
+        """It is said again."""
+
+    known: dict[str, Theorem] = {}
+    monkeypatch.setattr("servespec.theory.register.THEOREMS", known)
+    with pytest.raises(SpecError, match=r"NEW-1: .*silent says nothing"):
+        theorem("NEW-1", Kind.X)(silent)
+    assert theorem("NEW-1", Kind.X)(first) is first
+    assert known["NEW-1"].statement == "It is said."
+    with pytest.raises(SpecError, match=r"NEW-1: is stated by .*first"):
+        theorem("NEW-1", Kind.X)(second)

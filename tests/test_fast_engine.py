@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
+
 import pytest
+from attrs import evolve
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from servecheck.engines.fast import FastEngine, abstraction, from_state
+from servecheck.engines.fast import FastEngine, abstraction, from_state, log, trie
 from servecheck.engines.fast.adapters import FastCache, FastLoop
+from servecheck.engines.fast.log import REMOVED, events, evicted
+from servecheck.engines.fast.plan import FastPlan
 from servecheck.engines.fast.pool import FastPool
 from servecheck.engines.fast.refine import Refinement
-from servecheck.engines.fast.trie import Node
+from servecheck.engines.fast.trie import Names
 from servecheck.fuzz.machine import Tally, machine_class
 from servecheck.fuzz.tell import PropertyFell
 from servecheck.fuzz.wander import Wanderer
@@ -18,17 +25,21 @@ from servecheck.lockstep.follow import Follower, follower
 from servecheck.recording import read_recording
 from servecheck.recording.replay import config_of, policy_of, replay
 from servespec.actions import Abort, Complete, Discard, Output, Schedule, Submit
-from servespec.chain import PUBLIC
+from servespec.chain import PUBLIC, Namespace, Tokens, keys
 from servespec.config import Config
 from servespec.errors import ActionDisabled
+from servespec.events import BlockRemoved, BlockStored
 from servespec.machine import Machine
 from servespec.plan import State
 from servespec.policy import VLLM_0_33
 from servespec.properties import Step, step_of
 from servespec.properties.reports import without_ghosts
 from tests import recordings
+from tests.test_recordings import SIZES
 
-WHOLE = ["toy_edges", "toy_giveback", "spec_tight", "spec_prio", "spec_abort", "toy_reset"]
+LARGE = {"conv", "nochunk"}
+"""Recordings with hundreds of blocks: comparing every state of two engines takes seconds. The
+engine alone does run along them, in tests/test_recordings.py."""
 
 
 def test_ref_1_and_ref_2_along_random_programs() -> None:
@@ -56,6 +67,53 @@ def test_ref_1_and_ref_2_along_seeded_walks(seed: int) -> None:
         Wanderer(1000 * seed + walk, (), following=Refinement).go(50)
 
 
+def test_the_walks_go_by_every_short_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What saves work is taken on the way of REF-1 and REF-2, and often: decodes that are only
+    counted, tokens that are only appended, runs that grow, are split and are let go from their
+    ends, names with several copies, entries that are written out because somebody leaves."""
+    marks: Counter[str] = Counter()
+
+    def counted(
+        where: type[object] | ModuleType, name: str, mark: Callable[..., Iterable[str]]
+    ) -> None:
+        verb = getattr(where, name)
+
+        def count(*args: object) -> object:
+            marks.update(mark(*args))
+            return verb(*args)
+
+        monkeypatch.setattr(where, name, count)
+
+    def appended(engine: FastEngine, plan: FastPlan, sampled: list[Tokens]) -> Iterator[str]:
+        for request, tokens in zip(plan.requests, sampled, strict=True):
+            if tokens and request.computed < request.edge:
+                yield "appended"
+
+    def grown(
+        trie: trie.Trie, names: trie.Names, namespace: Namespace, text: list[int], size: int
+    ) -> Iterator[str]:
+        leaf = names.leaf
+        if leaf is not None and len(text) // size > names.count:
+            yield "grown" if leaf.ends == 1 and not leaf.children else "gone on"
+
+    def stretched(told: list[tuple[object, ...]]) -> Iterator[str]:
+        for kind, *rest in told:
+            if kind is REMOVED and isinstance(rest[0], list) and len(rest[0]) > 1:
+                yield "stretch"
+
+    counted(FastPlan, "add_decodes", lambda plan, requests: ["decode"] * len(requests))
+    counted(FastEngine, "_take_in", appended)
+    counted(trie.Trie, "extend", grown)
+    counted(trie.Trie, "_split", lambda *_: ["split"])
+    counted(trie, "_leave", lambda *_: ["copy"])
+    counted(log, "events", stretched)
+    counted(FastPlan, "leave", lambda plan, request, _: ["left"] * (None in plan.details))
+    for seed in range(30):
+        Wanderer(seed, (), following=Refinement).go(60)
+    for mark in ("decode", "appended", "grown", "gone on", "split", "copy", "stretch", "left"):
+        assert marks[mark] > 3, marks
+
+
 def beside(engine: type[FastLoop] | type[FastCache], machine: Machine) -> Follower:
     return follower(engine(machine.config, machine.policy), machine)
 
@@ -66,7 +124,7 @@ def test_the_adapters_follow(engine: type[FastLoop] | type[FastCache]) -> None:
         Wanderer(seed, (), following=lambda machine: beside(engine, machine)).go(50)
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", sorted(SIZES.keys() - LARGE))
 def test_it_follows_the_recordings(name: str) -> None:
     recording = read_recording(recordings.prefix(name))
     machine = Machine(config_of(recording.config), policy_of(recording.config))
@@ -108,8 +166,8 @@ def test_a_parent_that_was_evicted_comes_back() -> None:
     """Given a cached text of two blocks; when its first block is evicted and its text comes again,
     then the second block, which stayed, is found: a name is its content (IDX-2)."""
     pool = FastEngine(SMALL, VLLM_0_33).pool
-    names: list[Node] = []
-    pool.trie.extend(names, PUBLIC, (1, 2, 3, 4), 2)
+    names = Names()
+    pool.trie.extend(names, PUBLIC, [1, 2, 3, 4], 2)
     parent, child = table = pool.extend(2)
     pool.publish(table, names, 0, 2)
     pool.release(table)
@@ -117,9 +175,8 @@ def test_a_parent_that_was_evicted_comes_back() -> None:
     others = [b for b in pool.queue() if b not in table]
     pool.refill([parent, *others, child])
     assert pool.extend(1) == [parent], "the parent is evicted, the child stays"
-    again: list[Node] = []
-    pool.trie.extend(again, PUBLIC, (1, 2, 3, 4), 2)
-    assert again == names
+    again = Names()
+    pool.trie.extend(again, PUBLIC, [1, 2, 3, 4], 2)
     assert pool.match(again, 2) == [], "a look-up ends at the first block that is not there"
     pool.publish(pool.extend(1), again, 0, 1)
     assert pool.match(again, 2)[1] == child
@@ -171,4 +228,82 @@ def test_a_prompt_of_131072_tokens() -> None:
     assert [e.stop for e in plan.entries] == [131_072]
     engine.take_in([(7,)])
     assert engine.pool.free == 8299
-    assert sum(name is not None for name in engine.pool.names) == 8192
+    assert sum(run is not None for run in engine.pool.trie.carried) == 8192
+
+
+def test_a_run_is_split_where_texts_part() -> None:
+    """Given a text of three blocks; when another one shares two of them, then the two are a run of
+    their own, and each block is found under both texts."""
+    pool = FastEngine(SMALL, VLLM_0_33).pool
+    first, second = Names(), Names()
+    pool.trie.extend(first, PUBLIC, [1, 2, 3, 4, 5, 6], 2)
+    table = pool.extend(3)
+    pool.publish(table, first, 0, 3)
+    assert [run.blocks for run in pool.trie.path(first)] == [table]
+    pool.trie.extend(second, PUBLIC, [1, 2, 3, 4, 7, 8], 2)
+    assert [run.blocks for run in pool.trie.path(first)] == [table[2:], table[:2]]
+    assert pool.match(first, 3) == table
+    assert pool.match(second, 3) == table[:2]
+    pool.trie.drop(second)
+    pool.release(table)
+    pool.trie.drop(first)
+    assert pool.extend(8)[-3:] == table[::-1]
+    assert pool.trie.roots == {}, "nobody needs a text of which nothing is left"
+
+
+def test_a_younger_copy_takes_the_place_of_an_evicted_one() -> None:
+    """Given a block in two copies, of which another text shares the first block alone; when the
+    older copy is evicted, then the younger is found (IDX-2)."""
+    pool = FastEngine(SMALL, VLLM_0_33).pool
+    names, other = Names(), Names()
+    pool.trie.extend(names, PUBLIC, [1, 2, 3, 4], 2)
+    older, younger = pool.extend(2), pool.extend(2)
+    pool.publish(older, names, 0, 2)
+    pool.publish(younger, names, 0, 2)
+    pool.trie.extend(other, PUBLIC, [1, 2, 9, 9], 2)
+    assert list(pool.trie.index().values()) == [(older[0], younger[0]), (older[1], younger[1])]
+    pool.release(older)
+    taken = pool.extend(6)
+    assert taken[-2:] == older[::-1]
+    assert pool.match(names, 2) == younger
+    assert pool.match(other, 2) == younger[:1]
+
+
+def test_what_a_log_says_stays_true_after_the_text_is_gone() -> None:
+    """Given a log that tells of blocks stored and removed; when the run that they stood in has been
+    trimmed, then their names still are those of the text."""
+    pool = FastEngine(SMALL, VLLM_0_33).pool
+    names = Names()
+    pool.trie.extend(names, PUBLIC, [1, 2, 3, 4, 5, 6], 2)
+    table = pool.extend(3)
+    pool.publish(table, names, 0, 3)
+    pool.trie.drop(names)
+    pool.release(table)
+    pool.extend(8)
+    told = keys(PUBLIC, (1, 2, 3, 4, 5, 6), 2)
+    stored = [BlockStored(b, key, key.parent) for b, key in zip(table, told, strict=True)]
+    gone = [BlockRemoved(b, key) for b, key in zip(table, told, strict=True)]
+    assert list(events(pool.log)) == [*stored, *reversed(gone)]
+    assert evicted(pool.log) == 3
+
+
+def test_a_decode_inside_its_last_block_is_only_counted() -> None:
+    """Given a prompt of two tokens in blocks of two; its third token takes a block, the fourth
+    fills it and is published: both have entries of their own. With blocks of eight the same tokens
+    are counted, and the plan says so when it is asked, also after the request has left."""
+    for size, own in ((2, [True, True, True]), (8, [True, False, False])):
+        engine = FastEngine(evolve(SMALL, block_size=size), VLLM_0_33)
+        engine.submit(Submit("a", (1, 2), 9))
+        seen = []
+        for token in (3, 4):
+            plan = engine.schedule()
+            seen.append(plan.details != [None])
+            engine.take_in([(token,)])
+        plan = engine.schedule()
+        seen.append(plan.details != [None])
+        assert seen == own
+        engine.abort("a")
+        (entry,) = plan.entries
+        assert (entry.start, entry.stop, entry.tokens) == (3, 4, (4,))
+        assert (entry.blocks, entry.yields, entry.admitted) == (-(-4 // size), True, False)
+        assert engine.pool.free == 8

@@ -10,10 +10,10 @@ program of eight actions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from datetime import date
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from re import fullmatch
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -23,11 +23,10 @@ from servecheck.engines.fast.adapters import FastCache, FastLoop
 from servecheck.engines.fast.refine import Refinement
 from servecheck.engines.protocol import EngineError, EngineFactory, Unsupported
 from servecheck.fuzz import machine_for
-from servecheck.fuzz.campaign import Summary, Verdict, campaign, rerun
+from servecheck.fuzz.campaign import Verdict, campaign, rerun
 from servecheck.fuzz.shrink import shrunk_divergence
 from servecheck.fuzz.tell import PropertyFell
 from servecheck.lockstep.compare import Difference
-from servecheck.lockstep.deviations import DeviationError, read_deviations
 from servecheck.lockstep.report import of_divergence, of_fall, sides
 from servecheck.lockstep.subject import Parted, Subject, parted
 from servecheck.lockstep.twice import twice
@@ -191,7 +190,9 @@ def test_the_program_is_written_and_falls_again(tmp_path: Path) -> None:
         failures=tmp_path / "failures",
         again="servecheck fuzz --engine x:y",
     )
-    assert found.trace == tmp_path / "failures" / "LOCKSTEP-fast.jsonl"
+    (kept,) = (tmp_path / "failures").iterdir()
+    assert found.trace == kept
+    assert fullmatch(r"LOCKSTEP-fast-[0-9a-f]{8}\.jsonl", kept.name)
     assert found.report is not None
     assert found.report.replay == f"servecheck fuzz --engine x:y --program {found.trace}"
     trace = read_trace(found.trace)
@@ -277,103 +278,3 @@ def test_a_machine_for_a_broken_engine_fails() -> None:
 def test_a_machine_for_an_engine_that_takes_nothing_says_so() -> None:
     with pytest.raises(EngineError, match="there is none that I take"):
         run_state_machine_as_test(machine_for(broken.Nobody), settings=QUICK)
-
-
-# --- known deviations -----------------------------------------------------------------------
-
-ENTRY = {
-    "id": '"head-first"',
-    "engine": '"fast"',
-    "versions": '["0.0.1", "99.0"]',
-    "rule": '"8"',
-    "field": '"free *"',
-    "action": '"Complete"',
-    "trace": '"traces/known/head-first.jsonl"',
-    "link": '"https://example.org/1"',
-    "expires": "2100-01-31",
-}
-
-
-def register(folder: Path, **changed: str | None) -> Path:
-    entry = {**ENTRY, **changed}
-    text = "\n".join(f"{name} = {value}" for name, value in entry.items() if value is not None)
-    file = folder / "deviations.toml"
-    file.write_text(f"[[deviation]]\n{text}\n", encoding="utf-8")
-    return file
-
-
-def known(file: Path, engine: EngineFactory, today: date = date(2030, 1, 1)) -> Summary:
-    subject = Subject.of(engine, read_deviations(file))
-    return campaign(
-        seconds=20, clock=ticking(), profile="VLLM_0_33", following=subject, today=today
-    )
-
-
-def test_the_register_that_comes_along_is_read() -> None:
-    assert read_deviations() == ()
-
-
-def test_a_known_deviation_is_counted_and_is_no_failure(tmp_path: Path) -> None:
-    """Given an engine that releases from the wrong end; when both actions at which it shows are
-    known, then the campaign holds and tells how often it met them."""
-    text = register(tmp_path).read_text(encoding="utf-8")
-    kinds = ("Abort", "Schedule", "ResetCache", "Discard")
-    more = (
-        text.replace("Complete", kind).replace("head-first", f"head-first-{kind}") for kind in kinds
-    )
-    (tmp_path / "deviations.toml").write_text("\n".join((text, *more)), encoding="utf-8")
-    found = known(tmp_path / "deviations.toml", broken.HeadFirst)
-    assert found.seen is not None
-    assert found.fall is None
-    assert found.seen.known["head-first"] > 3
-    assert found.seen.followed < found.steps, "the engine goes no further"
-
-
-def test_a_deviation_of_another_field_is_not_known(tmp_path: Path) -> None:
-    assert known(register(tmp_path, field='"waiting"'), broken.HeadFirst).verdict is (
-        Verdict.DIVERGES
-    )
-
-
-def test_an_entry_that_matched_nothing_is_stale(tmp_path: Path) -> None:
-    found = known(register(tmp_path), FastLoop)
-    assert found.verdict is Verdict.STALE
-    assert found.notes == ("deviation 'head-first' is stale: it matched nothing; take it out",)
-
-
-def test_an_entry_for_another_version_says_nothing(tmp_path: Path) -> None:
-    found = known(register(tmp_path, versions='["98.0", "99.0"]'), FastLoop)
-    assert found.verdict is Verdict.HOLDS
-
-
-def test_an_entry_whose_day_has_passed_is_expired(tmp_path: Path) -> None:
-    found = known(register(tmp_path), FastLoop, date(2100, 2, 1))
-    assert found.verdict is Verdict.STALE
-    assert "expired on 2100-01-31" in found.notes[0]
-
-
-def wrong() -> Iterator[tuple[dict[str, str | None], str]]:
-    yield {"colour": '"red"'}, "deviation 1, field colour: it is unknown"
-    yield {"link": None}, "deviation 1, field link: it is missing"
-    yield {"expires": '"soon"'}, "field expires: 'soon' is no date; write 2027-01-31"
-    yield {"expires": "2027-01-31T00:00:00"}, "field expires: .* is no date"
-    yield {"rule": '"99"'}, "field rule: '99' is unknown"
-    yield {"action": '"Sleep"'}, "field action: 'Sleep' is unknown; take one of Submit, "
-    yield {"versions": '"0.33"'}, "field versions: '0.33' is no range"
-    yield {"versions": '["2", "1"]'}, "field versions: 2 is above 1"
-    yield {"link": '"example.org"'}, "field link: 'example.org' is no link"
-    yield {"id": "3"}, "field id: expected a text, found 3"
-    yield {"id": '"x'}, "this is no TOML"
-
-
-@pytest.mark.parametrize(("changed", "what"), list(wrong()))
-def test_a_wrong_entry_is_named(changed: dict[str, str | None], what: str, tmp_path: Path) -> None:
-    file = register(tmp_path, **changed)
-    with pytest.raises(DeviationError, match=what) as caught:
-        read_deviations(file)
-    assert str(file) in str(caught.value)
-
-
-def test_a_register_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DeviationError, match="cannot be read"):
-        read_deviations(tmp_path / "none.toml")

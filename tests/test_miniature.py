@@ -9,6 +9,7 @@ from itertools import islice
 import pytest
 from attrs import evolve, fields_dict
 
+from servecheck.engines.whole import WHOLE, FastWhole, MakeWhole, SpecWhole, Whole
 from servecheck.miniature import (
     ALPHA,
     GAMMA,
@@ -26,7 +27,6 @@ from servecheck.miniature import (
     batch_lines,
     draw_accepted,
     draw_stream,
-    expected_tokens,
     hit_blocks,
     lines,
     memory_line,
@@ -40,8 +40,18 @@ from servespec.config import Config
 from servespec.events import Admitted, BlockRemoved, Event, Scheduled
 from servespec.machine import Machine
 from servespec.plan import Plan, State
-from servespec.policy import MINIATURE, RESERVED, STATIC, HitCap, Policy, Sharing
+from servespec.policy import (
+    MINIATURE,
+    RESERVED,
+    STATIC,
+    Batching,
+    HitCap,
+    Memory,
+    Policy,
+    Sharing,
+)
 from servespec.pool import Block, Blocks, Moved, Pool
+from tests.broken_engines import HitStaysFree, whole
 
 THE_ARTICLES_LINES = """\
 block pool: 7 cache hits, 5 evictions, all blocks returned
@@ -63,8 +73,31 @@ def results() -> Results:
 # --- the whole -----------------------------------------------------------------------------
 
 
-def test_the_machine_prints_the_articles_five_lines() -> None:
-    assert "".join(line + "\n" for line in lines()) == THE_ARTICLES_LINES
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_articles_five_lines_come_out_of_each(name: str) -> None:
+    assert "".join(line + "\n" for line in lines(WHOLE[name])) == THE_ARTICLES_LINES
+
+
+@pytest.mark.parametrize(
+    ("other", "complaint"),
+    [
+        (whole(HitStaysFree), r"^block pool: blocks \[5, 6, 7\] have not come back"),
+        (
+            lambda m: fast(m, evolve(m.policy, sharing=Sharing.OFF)),
+            "^block pool: 10 blocks in use, not 7",
+        ),
+        (
+            lambda m: fast(m, evolve(m.policy, batching=Batching.STATIC)),
+            "^batching: the mean latency of continuous",
+        ),
+        (lambda m: fast(m, evolve(m.policy, memory=Memory.RESERVED)), "^block pool: "),
+    ],
+    ids=["a fault", "no sharing", "static", "reserved"],
+)
+def test_an_engine_that_serves_otherwise_prints_no_lines(other: MakeWhole, complaint: str) -> None:
+    """It is the engine that is asked, not the specification."""
+    with pytest.raises(MiniatureError, match=complaint):
+        list(lines(other))
 
 
 def test_the_numbers_behind_the_lines(results: Results) -> None:
@@ -74,9 +107,7 @@ def test_the_numbers_behind_the_lines(results: Results) -> None:
     assert static == BatchLine("static", 343, 137.9, generated / (343 * 8))
     assert continuous == BatchLine("continuous", 216, 55.425, generated / (216 * 8))
     assert memory == MemoryLine(reserved=16, paged=64, block_size=16)
-    assert speculation == SpeculationLine(
-        200_000, ROUNDS_ON_MACHINE, 674_091 / 200_000, expected_tokens(0.8, 4)
-    )
+    assert speculation == SpeculationLine(200_000, ROUNDS_ON_MACHINE, 674_091 / 200_000, 3.3616)
 
 
 def test_what_the_article_asserts(results: Results) -> None:
@@ -184,7 +215,7 @@ def test_a_block_that_does_not_come_back_is_named() -> None:
 )
 def test_a_free_queue_that_is_not_whole_is_seen(free: tuple[int, ...]) -> None:
     loop = _loop(MINIATURE, num_blocks=4, block_size=2, max_num_seqs=1)
-    loop.state = evolve(loop.state, pool=evolve(loop.state.pool, free=free))
+    put(loop, evolve(loop.state.pool, free=free))
     with pytest.raises(MiniatureError, match="have not come back"):
         loop.check_returned("story")
 
@@ -192,7 +223,7 @@ def test_a_free_queue_that_is_not_whole_is_seen(free: tuple[int, ...]) -> None:
 def test_a_free_block_that_is_held_is_seen() -> None:
     loop = _loop(MINIATURE, num_blocks=2, block_size=2, max_num_seqs=1)
     pool = evolve(loop.state.pool, blocks=(Block(), Block(ref_count=1)))
-    loop.state = evolve(loop.state, pool=pool)
+    put(loop, pool)
     with pytest.raises(MiniatureError, match=r"blocks \[1\] have not come back"):
         loop.check_returned("story")
 
@@ -302,13 +333,6 @@ def test_a_round_draws_up_to_its_first_rejection() -> None:
         assert rng == replayed
 
 
-def test_the_expectation_is_the_sum_of_its_cases() -> None:
-    """Token i + 1 of a round comes exactly if i drafts are accepted: Σ αⁱ, i = 0 … γ."""
-    assert expected_tokens(0.5, 2) == 1 + 0.5 + 0.25
-    assert expected_tokens(0.8, 4) == pytest.approx(sum(0.8**i for i in range(5)))
-    assert expected_tokens(0.0, 4) == 1
-
-
 # --- what does not hold is named -----------------------------------------------------------
 
 
@@ -414,6 +438,17 @@ def test_results_are_plain_numbers(results: Results) -> None:
 
 
 # --- helpers -------------------------------------------------------------------------------
+
+
+def fast(machine: Machine, policy: Policy) -> Whole:
+    """The fast engine with other choices than it was asked for."""
+    return FastWhole(Machine(machine.config, policy))
+
+
+def put(loop: Loop, pool: Pool) -> None:
+    """The specification that is driven has this pool from now on."""
+    assert isinstance(loop.serving, SpecWhole)
+    loop.serving.state = evolve(loop.state, pool=pool)
 
 
 def _loop(policy: Policy, num_blocks: int, block_size: int, max_num_seqs: int) -> Loop:

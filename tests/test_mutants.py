@@ -31,7 +31,7 @@ class Mutant:
     seen_by: str
     """The property that falls, asked alone."""
     on: str = ""
-    """The policy of the walks, or the recording, on which it does; walks of any, if none is named."""
+    """The policy of the walks, or the recording, on which it does; else walks of any policy."""
 
     def plant(self, spec: Path) -> None:
         """Change a copy of the specification; its text must have the place exactly once."""
@@ -162,6 +162,23 @@ OTHERS = (
         "TOK-1",
     ),
     Mutant(
+        "the running list is gone through from its end",
+        "moves.py",
+        "return self.state.running if self.phases[0] is Phase.RUNNING else self.state.waiting",
+        "running = self.state.running\n"
+        "        if self.cursor == 0 and len(running) == 2 and not self.entries:\n"
+        "            running = running[::-1]\n"
+        "        return running if self.phases[0] is Phase.RUNNING else self.state.waiting",
+        "TOK-1",
+    ),
+    Mutant(
+        "outputs are handled in another order",
+        "machine.py",
+        "for entry in plan.entries:\n        request = None if",
+        "for entry in plan.entries[::-1]:\n        request = None if",
+        "REQ-1",
+    ),
+    Mutant(
         "the threshold is not waived",
         "scheduler.py",
         "threshold=0 if alone else config.long_prefill_token_threshold,",
@@ -221,6 +238,14 @@ OTHERS = (
         "PLAN-2",
     ),
     Mutant(
+        "an abort of who waits changes nothing",
+        "machine.py",
+        "    request = state.find(action.id)\n    if request is None:\n",
+        "    request = next((r for r in state.running if r.id == action.id), None)\n"
+        "    if request is None:\n",
+        "END-1",
+    ),
+    Mutant(
         "an abort leaves its step in flight",
         "plan.py",
         "plans[i] = evolve(plan, entries=tuple(gone if e is mine else e for e in plan.entries))",
@@ -233,6 +258,7 @@ OTHERS = (
         "return policy.after_preemption is AfterPreemption.ADMIT_NOBODY and preempted > 0",
         "return False",
         "ADM-1",
+        "spec_tight",
     ),
     Mutant(
         "the watermark is forgotten",

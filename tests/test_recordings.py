@@ -1,5 +1,5 @@
-"""The specification agrees with every recording of the real scheduler, and would not if one value
-were another.
+"""The specification and the fast engine agree with every recording of the real scheduler, and would
+not if one value were another.
 
 Each run is pinned to its size: steps, messages and states. The second half falsifies one value of
 a recording at a time, and expects the difference where it was put and nowhere else.
@@ -13,6 +13,8 @@ from typing import TypeVar
 import pytest
 from attrs import evolve
 
+from servecheck.engines.fast.adapters import FastLoop
+from servecheck.engines.whole import WHOLE, MakeWhole
 from servecheck.recording import (
     BlockStored,
     PassLine,
@@ -24,6 +26,7 @@ from servecheck.recording import (
     read_recording,
 )
 from servecheck.recording.replay import Difference, replay
+from tests.broken_engines import FAULTS, whole
 from tests.recordings import prefix
 
 T = TypeVar("T")
@@ -60,11 +63,24 @@ SIZES = {
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_the_specification_does_what_was_recorded(name: str) -> None:
-    report = replay(read_recording(prefix(name)))
+@pytest.mark.parametrize("make", WHOLE.values(), ids=WHOLE)
+def test_what_was_recorded_is_done(make: MakeWhole, name: str) -> None:
+    """By the specification, and by the fast engine with no specification beside it."""
+    report = replay(read_recording(prefix(name)), make=make)
     assert report.differences == ()
     assert report.agreed == report.steps
     assert (report.steps, report.messages, report.states) == SIZES[name]
+
+
+@pytest.mark.parametrize("broken", FAULTS, ids=[fault.__name__ for fault in FAULTS])
+def test_an_engine_that_does_otherwise_is_told(broken: type[FastLoop]) -> None:
+    """It is the engine that is held against the recording: each fault shows on one of these."""
+
+    def differs(name: str) -> bool:
+        report = replay(read_recording(prefix(name)), make=whole(broken))
+        return report.agreed < report.steps and bool(report.differences)
+
+    assert differs("spec_tight") or differs("toy_giveback")
 
 
 # --- A replay can disagree --------------------------------------------------------------------

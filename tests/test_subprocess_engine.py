@@ -25,19 +25,18 @@ import pytest
 from attrs import evolve, fields, frozen
 
 from servecheck.engines.fast.adapters import FastCache, FastLoop
-from servecheck.engines.protocol import EngineError, EngineFactory, Level, Unsupported, Verb
-from servecheck.engines.serve import ANSWERS, MOST_BYTES, REQUESTS, Server, factory_of, serve
-from servecheck.engines.subprocess import (
-    CommandFactory,
-    CommandPool,
+from servecheck.engines.process import (
     EngineExited,
     EngineFailed,
     EngineGarbage,
     EngineRaised,
     EngineStartFailed,
     EngineTimeout,
-    command_engine,
 )
+from servecheck.engines.protocol import EngineError, EngineFactory, Level, Unsupported, Verb
+from servecheck.engines.serve import Server, factory_of, serve
+from servecheck.engines.subprocess import CommandFactory, CommandPool, command_engine
+from servecheck.engines.wire import ANSWERS, MOST_BYTES, REQUESTS
 from servecheck.fuzz.tell import PropertyFell
 from servecheck.fuzz.wander import Wanderer
 from servecheck.lockstep.follow import Diverged, EngineFollower, follower

@@ -31,7 +31,7 @@ from servecheck.trace.read import read_trace
 from servecheck.trace.replay import replay_trace
 from servecheck.trace.shrink import falls, mend, shrink, shrink_world
 from servecheck.trace.simpler import size_of
-from servecheck.trace.write import TraceWriter, packages, record
+from servecheck.trace.write import TraceWriter, keep, packages, record
 from servespec.actions import Abort, Action, Complete, Discard, Output, ResetCache, Schedule, Submit
 from servespec.chain import PUBLIC, Namespace, chain
 from servespec.config import Config
@@ -329,6 +329,59 @@ def test_nothing_stands_behind_a_verdict(path: Path) -> None:
     assert read_trace(path).verdict == Verdict("undetermined", what="interrupted")
 
 
+# --- Failing runs kept ----------------------------------------------------------------------------
+
+FELL = Verdict("falls", "LOCKSTEP", "the engine differs")
+
+
+def test_two_programs_in_one_folder_are_two_files(tmp_path: Path) -> None:
+    one = keep(tmp_path, "LOCKSTEP-fast", TINY, STORY, FELL, seed=1)
+    other = keep(tmp_path, "LOCKSTEP-fast", TINY, STORY[:6], FELL, seed=2)
+    assert sorted(tmp_path.iterdir()) == sorted((one, other))
+    assert (read_trace(one).actions, read_trace(other).actions) == (STORY, STORY[:6])
+
+
+def test_the_last_run_on_which_a_program_falls_is_kept(tmp_path: Path) -> None:
+    one = keep(tmp_path, "LOCKSTEP-fast", TINY, STORY, FELL, seed=1)
+    assert keep(tmp_path, "LOCKSTEP-fast", TINY, STORY, FELL, seed=2) == one
+    assert list(tmp_path.iterdir()) == [one]
+    assert read_trace(one).header.seed == 2
+
+
+def test_searches_that_keep_at_once_do_not_mix(tmp_path: Path) -> None:
+    """Given four processes that keep two programs each, again and again; then there are two files,
+    and both are whole."""
+    program = f"""
+from pathlib import Path
+from tests.test_trace import FELL, STORY, TINY
+from servecheck.trace.write import keep
+for turn in range(30):
+    keep(Path({str(tmp_path)!r}), "LOCKSTEP-fast", TINY, STORY[:6 + 12 * (turn % 2)], FELL)
+"""
+    root = FALLS.parents[1]
+    paths = os.pathsep.join(map(str, (root, root / "spec", root / "impl")))
+    environment = {**os.environ, "PYTHONPATH": paths}
+    started = [subprocess.Popen([sys.executable, "-c", program], env=environment) for _ in range(4)]
+    assert [process.wait() for process in started] == [0] * 4
+    kept = sorted((read_trace(path).actions for path in tmp_path.iterdir()), key=len)
+    assert kept == [STORY[:6], STORY]
+
+
+def test_a_program_that_the_machine_does_not_do_is_kept_as_far_as_it_goes(tmp_path: Path) -> None:
+    path = keep(tmp_path, "APPLY-2-spec", TINY, (*STORY[:2], Schedule()), FELL)
+    trace = read_trace(path)
+    assert (trace.actions, trace.verdict) == (STORY[:2], None)
+
+
+def test_what_cannot_be_kept_leaves_nothing_behind(tmp_path: Path) -> None:
+    with small_disk(900), pytest.raises(TraceError) as caught:
+        keep(tmp_path, "LOCKSTEP-fast", TINY, STORY, FELL)
+    assert caught.value.file.parent == tmp_path
+    assert caught.value.file.name.startswith("LOCKSTEP-fast-")
+    assert "File too large" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
 # --- Read strictly --------------------------------------------------------------------------------
 
 SMALL: tuple[Action, ...] = (
@@ -342,9 +395,8 @@ MENDED = "mend it, or record the run again"
 GONE = "there is no such field; take it out"
 ADDED = "missing; add it, or record the run again"
 NUMBERED = "put the lines in order, none missing"
-NO_BLOCKS = "0 is no whole number ≥ 1; set another num_blocks"
+NO_BLOCKS = "expected a whole number ≥ 1, found 0"
 NULL_BLOCK = "1 is the null block alone: nothing can be handed out; set another num_blocks"
-EMPTY = "the prompt is empty; give at least one token"
 
 
 @pytest.fixture
@@ -406,8 +458,21 @@ REFUSED = [
     (2, '"id":"a"', '"id":1', "field action.id: expected a string, found 1"),
     (2, "[1,2]", "[1,true]", f"field action.prompt[1]: {WHOLE} true"),
     (2, "[1,2]", "[1,2.5]", f"field action.prompt[1]: {WHOLE} 2.5"),
+    (2, "[1,2]", "[1,-2]", "field action.prompt[1]: expected a whole number ≥ 0, found -2"),
+    (
+        2,
+        '"max_tokens":2',
+        '"max_tokens":0',
+        "field action.max_tokens: expected a whole number ≥ 1, found 0",
+    ),
+    (
+        3,
+        '"new_blocks":[1]',
+        '"new_blocks":[-1]',
+        "field events[1].new_blocks[0]: expected a whole number ≥ 0, found -1",
+    ),
     (2, "[1,2]", "{}", "field action.prompt: expected a list, found {}"),
-    (2, "[1,2]", "[]", f"field action: request 'a': {EMPTY}"),
+    (2, "[1,2]", "[]", "field action.prompt: expected a list of at least 1, found []"),
     (2, "[1,2]", "[1,NaN]", "not JSON from column 55 on"),
     (
         2,
@@ -725,7 +790,7 @@ def test_a_known_fall_goes_on(name: str, fall: Falls) -> None:
     assert [fell.n for fell in mine] == [last]
     assert mine[0].fallen.what == report.recorded.what
     assert all(fell.fallen.known for fell in report.fallen)
-    assert last < 10
+    assert last < 12
 
 
 def test_the_content_that_is_read_was_never_written() -> None:

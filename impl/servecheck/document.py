@@ -1,9 +1,11 @@
-"""`spec/README.md`, made from the registers: the rules, the properties, where they fall.
+"""What is made from the code and committed: `spec/README.md`, and the JSON Schema of traces.
 
 Nothing about a rule or a property is written twice. The statement of a rule is the docstring of
 the function that is the rule; the statement of a property, that of its check; whether a property
-holds under a profile follows from the conditions under which the registry says that it falls.
-`python -m servecheck.document` writes the file, `--check` only says whether it is stale.
+holds under a profile follows from the conditions under which the registry says that it falls. The
+statement of a theorem is the docstring of the function that states it, in any module of
+`servespec.theory`: all of them are found there, none is named here.
+`python -m servecheck.document` writes the files, `--check` only says which are stale.
 """
 
 from __future__ import annotations
@@ -11,13 +13,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
+from pkgutil import iter_modules
 
 import servespec
+from servecheck.trace.schema import schema_text
 from servespec.config import Config
 from servespec.policy import PROFILES, Policy, prioritised
 from servespec.properties import PROPERTIES, Falls, Property
 from servespec.rules import RULES, Rule, statement_of
+from servespec.theory import THEOREMS, Theorem
+from servespec.theory import __path__ as theory_path
 
 READING_ORDER = (
     "chain",
@@ -89,7 +96,22 @@ falls.)
 | property | when | why | trace |
 | --- | --- | --- | --- |
 {falls}
+
+## Theory
+
+What is about two runs, many, or none is no property of a run but a *theorem*: an order between two
+runs (O), a relation between runs that must look alike (H), exact arithmetic (X). The modules, in
+`theory/`, build on those above, and none of those on them.
+
+{theory}
+
+| theorem | kind | statement | function |
+| --- | --- | --- | --- |
+{theorems}
 """
+
+REGISTER = "register"
+"""The one module of the theory that states nothing."""
 
 
 def modules() -> Iterator[str]:
@@ -97,6 +119,27 @@ def modules() -> Iterator[str]:
     for name in READING_ORDER:
         said = statement_of(import_module(f"servespec.{name}"))
         yield f"1. `{name}.py` — {said}"
+
+
+def theory() -> Iterator[str]:
+    """One line a module of the theory, in order of their names. Importing them fills THEOREMS."""
+    for name in sorted(found.name for found in iter_modules(theory_path)):
+        said = statement_of(import_module(f"servespec.theory.{name}"))
+        if name != REGISTER:
+            yield f"- `theory/{name}.py` — {said}"
+
+
+def theorem_rows() -> Iterator[str]:
+    for t in sorted(THEOREMS.values(), key=_natural):
+        place = t.function.removeprefix("servespec.")
+        yield f"| {t.id} | {t.kind.name} | {_cell(t.statement)} | `{place}` |"
+
+
+def _natural(t: Theorem) -> tuple[str, int, str]:
+    """SPE-2 before SPE-10."""
+    family, _, number = t.id.partition("-")
+    digits = "".join(takewhile(str.isdigit, number))
+    return family, int(digits or 0), number
 
 
 def rule_rows() -> Iterator[str]:
@@ -156,7 +199,8 @@ def _cell(text: str) -> str:
 
 
 def document() -> str:
-    """The whole file."""
+    """The whole of spec/README.md."""
+    said = "\n".join(theory())  # first: it fills THEOREMS
     return INTRODUCTION.format(
         modules="\n".join(modules()),
         rules="\n".join(rule_rows()),
@@ -164,24 +208,34 @@ def document() -> str:
         dashes=" | ".join("---" for _ in PROFILES),
         properties="\n".join(property_rows()),
         falls="\n".join(fall_rows()),
+        theory=said,
+        theorems="\n".join(theorem_rows()),
     )
 
 
-def place() -> Path:
-    """Where the file stands in a checkout."""
-    return Path(servespec.__file__).resolve().parents[1] / "README.md"
+def documents() -> dict[Path, str]:
+    """Every file that is made, by where it stands in a checkout."""
+    spec = Path(servespec.__file__).resolve().parents[1]
+    return {
+        spec / "README.md": document(),
+        spec.parent / "traces" / "trace.schema.json": schema_text(),
+    }
 
 
 def main(arguments: list[str]) -> int:
-    """Write the file; or, with `--check`, say whether it is stale."""
-    made, there = document(), place()
-    if arguments == ["--check"]:
-        stale = not there.exists() or there.read_text(encoding="utf-8") != made
-        print("spec/README.md is stale: run `make docs`" if stale else "spec/README.md is true")
-        return int(stale)
-    there.write_text(made, encoding="utf-8")
-    print(f"wrote {there}")
-    return 0
+    """Write the files; or, with `--check`, say which are stale."""
+    stale = 0
+    for there, made in documents().items():
+        name = f"{there.parent.name}/{there.name}"
+        if arguments != ["--check"]:
+            there.write_text(made, encoding="utf-8")
+            print(f"wrote {there}")
+        elif there.exists() and there.read_text(encoding="utf-8") == made:
+            print(f"{name} is true")
+        else:
+            stale = 1
+            print(f"{name} is stale: run `make docs`")
+    return stale
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ true whenever the mark is reached: under sizes and choices that do not meet it, 
 reached is no gap.
 
 The moments inside a pass (who ran, what was in the queue and the index at the moment of an event)
-come from `servespec.properties.fold`.
+come from `servespec.properties.folded`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ from servespec.policy import (
     Victim,
 )
 from servespec.properties.base import Step
-from servespec.properties.fold import Moment, folded
+from servespec.properties.books import Moment
+from servespec.properties.folded import folded
 from servespec.request import Request
 
 
@@ -180,6 +181,10 @@ class Mark(Enum):
     PREEMPTS_CHUNK = ("a request is preempted inside its prompt", PREEMPTING & (CHUNKS | DISCARDS))
     PREEMPTS_ITSELF = ("a request gives way to itself", PREEMPTING)
     PREEMPTS_SCHEDULED = ("a victim was already scheduled in the pass", BY_PRIORITY)
+    GIVEN_BACK_SPENT = (
+        "tokens that a scheduled victim gave back are spent in the pass",
+        BY_PRIORITY,
+    )
     PREEMPTS_DRAFTS = ("a victim loses its drafts", PREEMPTING & DRAFTS)
     PREEMPTS_BETTER = ("a victim has a better priority than who makes it give way", LAST_FIRST)
     PREEMPTS_SEVERAL = ("several give way in one pass", PREEMPTING)
@@ -419,12 +424,15 @@ def _pass(step: Step) -> Iterator[Mark]:
     handled: dict[str, bool] = {}  # who had its turn → and was scheduled
     stored: set[int] = set()
     victims: list[str] = []
+    tokens: dict[str, int] = {}  # who was scheduled → tokens
+    given_back = 0
     for m in folded(step).moments:
         match m.event:
             case Admitted():
                 yield from _admission(step, m, m.event, stored, victims)
-            case Scheduled(id):
+            case Scheduled(id, count):
                 handled[id] = True
+                tokens[id] = count
             case Skipped(id, reason):
                 handled[id] = False
                 yield SKIPPED[reason]
@@ -432,6 +440,7 @@ def _pass(step: Step) -> Iterator[Mark]:
                     yield Mark.WATERMARK_REFUSES
             case Preempted(id):
                 victims.append(id)
+                given_back += tokens.pop(id, 0)
                 yield from _preemption(step, m, id, handled)
             case BlockStored(block):
                 stored.add(block)
@@ -442,6 +451,8 @@ def _pass(step: Step) -> Iterator[Mark]:
                     yield Mark.EVICTION_SAME_PASS
     if len(victims) > 1:
         yield Mark.PREEMPTS_SEVERAL
+    if sum(tokens.values()) + given_back > step.machine.config.max_num_batched_tokens:
+        yield Mark.GIVEN_BACK_SPENT
     places = {r.id: at for at, r in enumerate(step.after.waiting)}
     if any(places.get(id, 0) > 0 for id in victims[:1]) and len(victims) == 1:
         yield Mark.REQUEUED_BEHIND

@@ -3,11 +3,12 @@
 Theory of operation. "Serving Language Models from Scratch" ends with a program that simulates a
 block pool, two batching policies, two ways to hold memory and speculative decoding, each with
 code of its own. Here nothing is simulated anew: the profiles MINIATURE, STATIC and RESERVED make
-a `Machine`, a `Loop` drives it, and every number is a fold over the events and states that come
-out. What is the article's own is its chance: the xorshift32 stream that starts at 9, and the
-order in which the parts draw from it. So the parts run in the article's order, on one `Rng`.
+a `Machine`, a `Loop` drives it, or the fast engine in its place, and every number is a fold over
+the events and states that come out. What is the article's own is its chance: the xorshift32 stream
+that starts at 9, and the order in which the parts draw from it. So the parts run in the article's
+order, on one `Rng`.
 
-    Rng ──▶ prompts, stream, lengths, acceptances ──▶ actions ──▶ Machine ──▶ events ──▶ a line
+    Rng ──▶ prompts, stream, lengths, acceptances ──▶ actions ──▶ Whole ──▶ events ──▶ a line
 
 One part is too long for the machine: of 200,000 speculative rounds the first 2,000 are its own,
 the rest counts `accepted + 1` tokens a round, which is what those 2,000 rounds come to. What the
@@ -18,10 +19,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
 from itertools import pairwise
 
 from attrs import define, field, frozen
 
+from servecheck.engines.whole import MakeWhole, SpecWhole, Whole
 from servespec.actions import Submit
 from servespec.chain import Tokens
 from servespec.config import Config, blocks_for
@@ -29,6 +32,7 @@ from servespec.events import Admitted, BlockRemoved, Delivered, Event, Finished,
 from servespec.machine import Abort, Action, Complete, Machine, Output, Schedule
 from servespec.plan import State
 from servespec.policy import MINIATURE, RESERVED, STATIC, Policy
+from servespec.theory.speculation import expected_tokens
 
 SAMPLED = 1_000
 """What the model answers whenever it is asked. No prompt holds it: the article's tokens are < 200,
@@ -38,8 +42,9 @@ SLOTS = 8
 """Requests that run at once while batching is compared."""
 BLOCK_SIZE = 16
 """Tokens in a block, except in the first part, where the article takes 4."""
-ALPHA = 0.8
+ALPHA = Fraction(4, 5)
 """α, the chance that a draft is accepted, given that those before it were."""
+CHANCE = float(ALPHA)
 GAMMA = 4
 """γ, drafts a round."""
 ROUNDS = 200_000
@@ -162,21 +167,26 @@ Line = PoolLine | BatchLine | MemoryLine | SpeculationLine
 
 @define
 class Loop:
-    """A machine and the state that it is in. Each verb returns what the machine says to it."""
+    """A serving loop with these sizes and choices: the machine itself, or what `make` makes of it.
+    Each verb returns what is said to it."""
 
     machine: Machine
-    state: State = field(init=False)
+    make: MakeWhole = SpecWhole
+    serving: Whole = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.state = self.machine.initial()
+        self.serving = self.make(self.machine)
+
+    @property
+    def state(self) -> State:
+        return self.serving.state
 
     def do(self, action: Action) -> tuple[Event, ...]:
-        moved = self.machine.apply(self.state, action)
-        self.state = moved.state
+        events = self.serving.apply(action)
         # A request turned away would only make the averages better.
-        refused = [event for event in moved.events if isinstance(event, Refused)]
+        refused = [event for event in events if isinstance(event, Refused)]
         hold(not refused, "the loop", f"says no: {refused}")
-        return moved.events
+        return events
 
     def submit(self, name: str, prompt: Tokens, max_tokens: int) -> tuple[Event, ...]:
         return self.do(Submit(name, prompt, max_tokens))
@@ -211,7 +221,7 @@ def _distinct(number: int, length: int) -> Tokens:
 # --- 1. the block pool ---------------------------------------------------------------------
 
 
-def pool_line(rng: Rng, policy: Policy = MINIATURE) -> PoolLine:
+def pool_line(rng: Rng, policy: Policy = MINIATURE, make: MakeWhole = SpecWhole) -> PoolLine:
     """16 blocks of 4: two prompts with the same first 12 tokens, the first of them again, then
     16 blocks' worth of new content.
 
@@ -225,7 +235,7 @@ def pool_line(rng: Rng, policy: Policy = MINIATURE) -> PoolLine:
     config = Config(
         num_blocks=16, block_size=4, max_model_len=64, max_num_batched_tokens=64, max_num_seqs=4
     )
-    loop = Loop(Machine(config, policy))
+    loop = Loop(Machine(config, policy), make)
 
     both = _served_at_once(loop, {"first": first, "second": second}, held=7)
     tables = [event.blocks for event in both if isinstance(event, Admitted)]
@@ -290,7 +300,9 @@ def draw_stream(rng: Rng, count: int = 40) -> tuple[Arrival, ...]:
     return tuple(stream)
 
 
-def batch_line(stream: Sequence[Arrival], policy: Policy, slots: int = SLOTS) -> BatchLine:
+def batch_line(
+    stream: Sequence[Arrival], policy: Policy, slots: int = SLOTS, make: MakeWhole = SpecWhole
+) -> BatchLine:
     """Run a stream, in order of arrival, through `slots` slots.
 
     The article prefills for nothing, and has no memory: so a pass has tokens for all prompts at
@@ -304,7 +316,7 @@ def batch_line(stream: Sequence[Arrival], policy: Policy, slots: int = SLOTS) ->
         max_num_batched_tokens=slots * longest,
         max_num_seqs=slots,
     )
-    loop = Loop(Machine(config, policy))
+    loop = Loop(Machine(config, policy), make)
     # Until the last arrival steps may be idle; from then on each yields a token.
     limit = stream[-1].step + sum(arrival.output for arrival in stream)
     due = deque(enumerate(stream))
@@ -338,7 +350,10 @@ def delivered(events: Iterable[Event]) -> int:
 
 
 def batch_lines(
-    rng: Rng, static: Policy = STATIC, continuous: Policy = MINIATURE
+    rng: Rng,
+    static: Policy = STATIC,
+    continuous: Policy = MINIATURE,
+    make: MakeWhole = SpecWhole,
 ) -> tuple[BatchLine, BatchLine]:
     """The same 40 requests under both policies.
 
@@ -346,7 +361,8 @@ def batch_lines(
         MiniatureError: continuous batching ends later, or its mean latency is no lower.
     """
     stream = draw_stream(rng)
-    fixed, rolling = batch_line(stream, static), batch_line(stream, continuous)
+    fixed = batch_line(stream, static, make=make)
+    rolling = batch_line(stream, continuous, make=make)
     hold(rolling.steps <= fixed.steps, "batching", "continuous batching ends later")
     lower = rolling.mean_latency < fixed.mean_latency
     hold(lower, "batching", "the mean latency of continuous batching is no lower")
@@ -362,6 +378,7 @@ def admitted_at_once(
     budget: int = 32_768,
     max_length: int = 2048,
     block_size: int = BLOCK_SIZE,
+    make: MakeWhole = SpecWhole,
 ) -> int:
     """How many sequences, in order, memory for `budget` tokens admits in one pass.
 
@@ -374,13 +391,18 @@ def admitted_at_once(
         max_num_batched_tokens=max(max_length, sum(lengths)),
         max_num_seqs=len(lengths),
     )
-    loop = Loop(Machine(config, policy))
+    loop = Loop(Machine(config, policy), make)
     for number, length in enumerate(lengths):
         loop.submit(str(number), _distinct(number, length), max_tokens=1)
     return sum(isinstance(event, Admitted) for event in loop.schedule())
 
 
-def memory_line(rng: Rng, reserved: Policy = RESERVED, paged: Policy = MINIATURE) -> MemoryLine:
+def memory_line(
+    rng: Rng,
+    reserved: Policy = RESERVED,
+    paged: Policy = MINIATURE,
+    make: MakeWhole = SpecWhole,
+) -> MemoryLine:
     """64 sequences of 50 to 500 tokens in memory for 32,768.
 
     Raises:
@@ -389,7 +411,9 @@ def memory_line(rng: Rng, reserved: Policy = RESERVED, paged: Policy = MINIATURE
     # The article stops drawing at the first sequence that does not fit. With its seed all fit.
     lengths = [rng.between(50, 500) for _ in range(64)]
     line = MemoryLine(
-        admitted_at_once(lengths, reserved), admitted_at_once(lengths, paged), BLOCK_SIZE
+        admitted_at_once(lengths, reserved, make=make),
+        admitted_at_once(lengths, paged, make=make),
+        BLOCK_SIZE,
     )
     more = line.paged > line.reserved
     hold(more, "memory", f"{line.paged} sequences fit in pages, {line.reserved} with reservation")
@@ -402,12 +426,12 @@ def memory_line(rng: Rng, reserved: Policy = RESERVED, paged: Policy = MINIATURE
 def draw_accepted(rng: Rng) -> int:
     """Drafts that the target accepts in one round: one draw each, up to the first rejection."""
     accepted = 0
-    while accepted < GAMMA and rng.next() < ALPHA:
+    while accepted < GAMMA and rng.next() < CHANCE:
         accepted += 1
     return accepted
 
 
-def tokens_by_machine(rng: Rng, rounds: int) -> Iterator[int]:
+def tokens_by_machine(rng: Rng, rounds: int, make: MakeWhole = SpecWhole) -> Iterator[int]:
     """Tokens that each round delivers, from the machine: one request, one round a pass."""
     most = rounds * (GAMMA + 1)
     longest = 1 + 1 + most + GAMMA  # prompt, first token, all rounds, the drafts of one more
@@ -419,7 +443,7 @@ def tokens_by_machine(rng: Rng, rounds: int) -> Iterator[int]:
         max_num_seqs=1,
         num_speculative_tokens=GAMMA,
     )
-    loop = Loop(Machine(config, MINIATURE))
+    loop = Loop(Machine(config, MINIATURE), make)
     drafts = tuple(range(1, GAMMA + 1))
     # The prompt's own pass verifies nothing, and is no round; it brings the first drafts. One token
     # more than the rounds can yield is allowed, so that no round is cut short.
@@ -440,22 +464,21 @@ def tokens_by_count(rng: Rng, rounds: int) -> Iterator[int]:
     return (draw_accepted(rng) + 1 for _ in range(rounds))
 
 
-def expected_tokens(alpha: float, gamma: int) -> float:
-    """Leviathan et al. 2023, Equation 1: tokens per target pass, at independent acceptances."""
-    return float((1 - alpha ** (gamma + 1)) / (1 - alpha))
-
-
 def speculation_line(
-    rng: Rng, rounds: int = ROUNDS, on_machine: int = ROUNDS_ON_MACHINE
+    rng: Rng,
+    rounds: int = ROUNDS,
+    on_machine: int = ROUNDS_ON_MACHINE,
+    make: MakeWhole = SpecWhole,
 ) -> SpeculationLine:
     """Rounds of speculative decoding, the first `on_machine` of them through the machine.
 
     Raises:
         MiniatureError: the mean is further from its expectation than the article allows.
     """
-    tokens = sum(tokens_by_machine(rng, on_machine))
+    tokens = sum(tokens_by_machine(rng, on_machine, make))
     tokens += sum(tokens_by_count(rng, rounds - on_machine))
-    line = SpeculationLine(rounds, on_machine, tokens / rounds, expected_tokens(ALPHA, GAMMA))
+    expected = float(expected_tokens(ALPHA, GAMMA))
+    line = SpeculationLine(rounds, on_machine, tokens / rounds, expected)
     near = abs(line.measured - line.expected) < TOLERANCE
     hold(near, "speculative decoding", f"{line.measured:.3f} tokens, not {line.expected:.3f}")
     return line
@@ -464,19 +487,22 @@ def speculation_line(
 # --- all of it -----------------------------------------------------------------------------
 
 
-def miniature() -> tuple[PoolLine, BatchLine, BatchLine, MemoryLine, SpeculationLine]:
-    """The article's program. The order of the parts is the order of their draws.
+def miniature(
+    make: MakeWhole = SpecWhole,
+) -> tuple[PoolLine, BatchLine, BatchLine, MemoryLine, SpeculationLine]:
+    """The article's program, on the specification unless `make` makes something else. The order of
+    the parts is the order of their draws.
 
     Raises:
         MiniatureError: one of the article's assertions does not hold.
     """
     rng = Rng()
-    pool = pool_line(rng)
-    static, continuous = batch_lines(rng)
-    memory = memory_line(rng)
-    return pool, static, continuous, memory, speculation_line(rng)
+    pool = pool_line(rng, make=make)
+    static, continuous = batch_lines(rng, make=make)
+    memory = memory_line(rng, make=make)
+    return pool, static, continuous, memory, speculation_line(rng, make=make)
 
 
-def lines() -> Iterator[str]:
+def lines(make: MakeWhole = SpecWhole) -> Iterator[str]:
     """What the article's program prints."""
-    return (result.line() for result in miniature())
+    return (result.line() for result in miniature(make))

@@ -4,7 +4,7 @@ Recordings, traces and the protocol of engines all read JSON that others wrote, 
 skip, guess or convert: an unknown key, `true` for 1, 1.0 for 1, a key that stands twice is refused.
 A decoder knows only its own value; each level adds its step to the path of a refusal as the
 exception passes through it, so a good line pays nothing for its address. Who reads a file turns a
-`Refused` into an error of its own, with the file and the line.
+`Refused` into a `FileError` of its own, with the file and the line.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import orjson
@@ -24,6 +25,25 @@ Decode = Callable[[object], T]
 
 MEND = "mend it, or record the run again"
 ADD = "add it, or record the run again"
+
+
+@define(eq=False)
+class FileError(Exception):
+    """A file that others wrote and that cannot be read, or one that cannot be written. `str` gives
+    one line: where, what, what to do."""
+
+    file: Path
+    line: int | None
+    """From 1; None where the complaint is about the file or not about one line of it."""
+    field: str | None
+    """Path of the field inside the line, such as `events[0].key`."""
+    what: str
+    what_to_do: str
+
+    def __str__(self) -> str:
+        line = "" if self.line is None else f":{self.line}"
+        inside = "" if self.field is None else f", field {self.field}"
+        return f"{self.file}{line}{inside}: {self.what}; {self.what_to_do}"
 
 
 @define(eq=False)

@@ -56,11 +56,16 @@ class Watch:
 
     def __attrs_post_init__(self) -> None:
         self.properties = tuple(self.properties)
-        self._monitors = [(p, p.start(self.machine, self.state)) for p in self.properties]
+        self.restart(self.state)
         config, policy = self.machine.config, self.machine.policy
         possible = {p.id: p.possible(config, policy) for p in self.properties}
         self._possible = {name: falls for name, falls in possible.items() if falls}
         self._awaited = {f.cause for falls in possible.values() for f in falls if f.lasts}
+
+    def restart(self, state: State) -> None:
+        """Go on from another state: what is remembered of the way here does not count there."""
+        self.state = state
+        self._monitors = [(p, p.start(self.machine, state)) for p in self.properties]
 
     def see(self, before: State, action: Action, moved: Transition) -> tuple[Fallen, ...]:
         """Ask every property about one transition; all that fell."""

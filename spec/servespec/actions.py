@@ -97,6 +97,6 @@ def _demand(about: Submit | Output, condition: bool, problem: str, remedy: str) 
 
 def _tokens(about: Submit | Output, name: str, tokens: Tokens) -> None:
     """Token ids are whole numbers from 0; -1 is what a padded draft is."""
-    fine = isinstance(tokens, tuple) and set(map(type, tokens)) <= {int}
+    fine = isinstance(tokens, tuple) and list(map(type, tokens)).count(int) == len(tokens)
     fine = fine and min(tokens, default=0) >= 0
     _demand(about, fine, f"its {name} are no token ids", "give a tuple of whole numbers from 0")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from attrs import field, fields, frozen
+from attrs import field, fields, fields_dict, frozen
 
 from servespec.errors import ConfigError
 from servespec.policy import Memory, Policy
@@ -56,8 +56,7 @@ class Config:
                 part = isinstance(value, int | float) and not isinstance(value, bool)
                 _demand(kind, value, part and 0 <= value < 1, "lies outside 0 ≤ watermark < 1")
                 continue
-            least = 0 if attribute.default == 0 else 1
-            demand_size(kind, value, least)
+            demand_size(kind, value, least(kind))
         gamma, budget = self.num_speculative_tokens, self.max_num_batched_tokens
         threshold = self.long_prefill_token_threshold
         _demand(
@@ -126,6 +125,11 @@ def check(config: Config, policy: Policy) -> None:
         policy.chunked_prefill or config.long_prefill_token_threshold == 0,
         "cuts prompts into chunks while chunked_prefill is off",
     )
+
+
+def least(name: str) -> int:
+    """The smallest value of a size: 0 if that is what it is by default, else 1."""
+    return 0 if fields_dict(Config)[name].default == 0 else 1
 
 
 def demand_size(name: str, value: object, least: int) -> None:

@@ -2,7 +2,7 @@
 
 A value of an axis exists only where a real engine, a recording or a theorem distinguishes it.
 Below the axes stand the choice functions, one small function per question that the machine
-asks; they are the only code of it that looks at an axis. They take plain sequences and numbers, so an
+asks; nothing else in the machine looks at an axis. They take plain sequences and numbers, so an
 engine can ask the same questions of its own structures. At the end: the profiles, as data.
 """
 

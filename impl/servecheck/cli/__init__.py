@@ -26,6 +26,9 @@ COMMANDS = (
     "shrink",
     "init",
     "demo",
+    "arithmetic",
+    "compare",
+    "speculation",
 )
 
 

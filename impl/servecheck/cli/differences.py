@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from enum import Enum
 from itertools import zip_longest
 
 import attrs
@@ -124,14 +125,19 @@ def _cut(text: str, width: int) -> str:
 
 
 def plain(value: object) -> object:
-    """A value as JSON takes it: records and mappings are objects, the rest are lists."""
+    """A value as JSON takes it: records and mappings are objects, sequences are lists, and what is
+    neither, nor JSON already, is told by its name or its repr."""
     match value:
         case dict():
             return {str(key): plain(item) for key, item in value.items()}
         case frozenset():
             return [plain(item) for item in sorted(value, key=repr)]
-        case tuple():
+        case tuple() | list():
             return [plain(item) for item in value]
+        case Enum():
+            return value.name
+        case None | str() | int() | float():
+            return value
         case _ if fields := _fields(value):
             return {name: plain(getattr(value, name)) for name in fields}
-    return value
+    return repr(value)

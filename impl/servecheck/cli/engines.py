@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from servecheck.cli.terminal import BadInput, escaped
@@ -32,8 +33,14 @@ def subject_of(
     command: str | None,
     level: str | None,
     deviations: tuple[Deviation, ...],
+    timeout: float | None = None,
+    until: float | None = None,
 ) -> Iterator[Subject]:
     """The engines to check; neither name nor command is the fast engine through its refinement.
+
+    Args:
+        timeout: seconds that a command has for an answer, and for its start.
+        until: when the search ends, by the monotonic clock; a command has little longer.
 
     Raises:
         BadInput: there is no such engine.
@@ -46,11 +53,16 @@ def subject_of(
         raise BadInput("--engine and --command name two engines; give one of them")
     if level is not None and level not in LEVELS:
         raise BadInput(f"--level {escaped(level)} is unknown; take one of {', '.join(LEVELS)}")
+    if timeout is not None and command is None:
+        raise BadInput("--timeout is about a process; name it by --command, or drop it")
+    if timeout is not None and not (isfinite(timeout) and timeout > 0):
+        raise BadInput(f"--timeout {timeout:g} is no time to wait; give seconds above 0")
     asked = None if level is None else Level[level.upper()]
     if command is not None:
-        from servecheck.engines.subprocess import CommandFactory
+        from servecheck.engines.subprocess import HELLO_TIMEOUT, TIMEOUT, CommandFactory
 
-        with CommandFactory(command) as factory:
+        limits = (TIMEOUT, HELLO_TIMEOUT) if timeout is None else (timeout, timeout)
+        with CommandFactory(command, *limits, until=until) as factory:
             yield Subject.of(factory, deviations, asked)
     elif engine is not None:
         yield Subject.of(factory_of(engine, asked), deviations, asked)
@@ -89,7 +101,7 @@ def _imported(engine: str) -> EngineFactory:
         sys.path.append("")
     try:
         found: object = import_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         what = escaped(f"{type(error).__name__}: {error}")
         raise BadInput(f"{said}: {module} does not import: {what}") from None
     for part in name.split("."):

@@ -7,6 +7,7 @@ type-checks as it is; every method that is not written yet fails the test by its
 from __future__ import annotations
 
 import keyword
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -143,8 +144,17 @@ def command(
 
     Nothing that exists is overwritten. Exit code 0: both are written; 2: they are not.
     """
-    if not module.isidentifier() or keyword.iskeyword(module):
+    *before, last = re.split(r"[/\\]", module.removesuffix(".py"))
+    if before and _is_name(last):
+        where = escaped("/".join(before) or "/")
+        raise BadInput(
+            f"MODULE {module!r} is a path; write {last}, with --folder {where}, which must be there"
+        )
+    if not _is_name(module):
         raise BadInput(f"{module!r} is no name of a module: use letters, digits and _")
+    if not folder.is_dir():
+        what = "is no folder" if folder.exists() else "is not there; make it first"
+        raise BadInput(f"--folder {escaped(str(folder))}: it {what}, or name another")
     name, imports, methods, what = LEVELS[level]
     klass = "".join(part.capitalize() for part in module.split("_")) or "Engine"
     head = HEAD.format(name=module, klass=klass, level=name, imports=imports, what=what)
@@ -163,3 +173,8 @@ def command(
     for place in files:
         say("written: ", escaped(str(place)))
     return Exit.HOLDS
+
+
+def _is_name(text: str) -> bool:
+    """A module can be called so."""
+    return text.isidentifier() and not keyword.iskeyword(text)

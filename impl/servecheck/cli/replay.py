@@ -1,9 +1,10 @@
-"""`servecheck replay`: run the specification along recordings of a real scheduler.
+"""`servecheck replay`: the specification, or an engine, along traces or recordings.
 
-Theory of operation. PREFIX names one recording, or a folder of them. Each is read, replayed and
-told in one line; the first step that does not agree is told field by field. A recording that
-cannot be read ends the command: what was replayed before it has been told. With --json the same
-is gathered, and printed once, however the command ends.
+Theory of operation. What is done along traces is in `servecheck.cli.traced`. Of recordings of a
+real scheduler PREFIX names one, or a folder of them. Each is read, replayed and told in one line;
+the first step that does not agree is told field by field. A recording that cannot be read ends the
+command: what was replayed before it has been told. With --json the same is gathered, and printed
+once, however the command ends.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from servecheck.cli.options import Json
+from servecheck.cli.options import Command, Deviations, Engine, Json, Level
 from servecheck.cli.terminal import BadInput, Exit, escaped, progress, say, say_json, width
 
 if TYPE_CHECKING:
@@ -56,23 +57,48 @@ def command(
         Path | None,
         typer.Option(metavar="FILE", help="Take the steps of the one recording from here."),
     ] = None,
+    engine: Engine = None,
+    process: Command = None,
+    level: Level = None,
+    alone: Annotated[
+        bool,
+        typer.Option(
+            "--alone",
+            help="Hold the engine against what was recorded; the specification does not run.",
+        ),
+    ] = False,
+    deviations: Deviations = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON Schema of a line of a trace.")
+    ] = False,
     as_json: Json = False,
 ) -> int:
-    """Run the specification along recordings of a real scheduler, or along traces.
+    """Run the specification along traces, or along recordings of a real scheduler.
 
-    What was asked of the scheduler and what the model sampled are input; what the scheduler
-    decided, the events it published and all that it held must agree. Exit code 0: all of it
-    agrees. 1: something differs; the first step that does is shown field by field.
+    What was asked, and what the model sampled, is input; what was decided, the events and all that
+    was held must come out again. With --engine or --command an engine runs beside the
+    specification and is compared with it after every action (lockstep); with --alone besides, the
+    engine runs by itself and is compared with what was recorded. Along recordings --engine fast
+    --alone runs the fast engine. Exit code 0: all of it agrees. 1: something differs; the first
+    action or step that does is shown field by field. 3: an engine could not be checked, or not to
+    the end.
     """
+    from servecheck.cli import traced
+
+    words = traced.Words(engine, process, level, deviations, alone)
+    if schema:
+        if trace or recording or words.any:
+            raise BadInput("--schema goes alone")
+        return _say_schema(as_json)
     if trace:
         if recording or workload or steps:
             raise BadInput("give traces, or --recording, not both")
-        from servecheck.cli import traced
-
-        return traced.replay(trace, as_json)
+        return traced.replay(trace, words, as_json)
     if not recording:
         raise BadInput("nothing to replay: give a TRACE, or --recording PREFIX")
-    call = _Call(as_json)
+    if words.any and words != traced.Words(engine="fast", alone=True):
+        raise BadInput("along recordings only the fast engine goes: --engine fast --alone")
+    call = _Call(as_json, "fast" if words.any else "spec")
     try:
         call.replay(recording, workload, steps)
     except (Exception, KeyboardInterrupt) as error:
@@ -82,11 +108,24 @@ def command(
     return Exit.FALLS if call.differing else Exit.HOLDS
 
 
+def _say_schema(as_json: bool) -> int:
+    from servecheck.trace.schema import schema_text, trace_schema
+
+    if as_json:
+        say_json(trace_schema())
+    else:
+        for line in schema_text().splitlines():
+            say(line)
+    return Exit.HOLDS
+
+
 class _Call:
     """What one call of the command has found out so far."""
 
-    def __init__(self, as_json: bool) -> None:
+    def __init__(self, as_json: bool, serving: str) -> None:
         self.as_json = as_json
+        self.serving = serving
+        """Who runs: `servecheck.engines.whole`."""
         self.found: list[tuple[Path, bool]] = []
         self.told: list[Told] = []
         self.replayed = 0
@@ -114,7 +153,7 @@ class _Call:
             if not self.as_json:
                 say(escaped(label), ": ", ("skipped", "yellow"), f", {ASYNCHRONOUS}")
             return
-        report, warnings = _replayed(run, label)
+        report, warnings = _replayed(run, label, self.serving)
         self.replayed += 1
         self.differing += bool(report.differences)
         self.told.append(_told(prefix, run, report, warnings))
@@ -129,9 +168,8 @@ class _Call:
             if failure is not None:
                 stopped = "interrupted " if isinstance(failure, KeyboardInterrupt) else ""
                 error = f"{stopped}{failure}".rstrip()
-            say_json(
-                {"command": "replay", "verdict": whole, "error": error, "recordings": self.told}
-            )
+            told = {"verdict": whole, "error": error, "recordings": self.told}
+            say_json({"command": "replay", "engine": self.serving, **told})
         elif len(self.found) > 1 and self.replayed:
             skipped = len(self.told) - self.replayed
             left = len(self.found) - len(self.told)
@@ -169,8 +207,9 @@ def _labels(found: list[tuple[Path, bool]]) -> list[str]:
     return [str(prefix) if names[prefix.name] > 1 else prefix.name for prefix, _ in found]
 
 
-def _replayed(run: Recording, label: str) -> tuple[Report, list[tuple[str, str]]]:
+def _replayed(run: Recording, label: str, serving: str) -> tuple[Report, list[tuple[str, str]]]:
     """The report, and what to warn of: requests, and why each does not fit even alone."""
+    from servecheck.engines.whole import WHOLE
     from servecheck.recording.replay import replay
     from servespec.actions import Action, Schedule
     from servespec.errors import SpecError
@@ -190,7 +229,7 @@ def _replayed(run: Recording, label: str) -> tuple[Report, list[tuple[str, str]]
     try:
         warnings = list(_misfits(run))
         with progress(label, len(run.steps)) as show:
-            return replay(run, observe), warnings
+            return replay(run, observe, WHOLE[serving]), warnings
     except SpecError as error:
         raise BadInput(f"{label}: {error}") from None
     except KeyboardInterrupt:

@@ -31,8 +31,8 @@ def command(
 
     Exit code 0: the smaller trace is written; 2: nothing falls on this trace.
     """
-    from servecheck.fuzz.tell import tell_program
     from servecheck.lockstep.report import LOCKSTEP
+    from servecheck.tell import tell_program
     from servecheck.trace.lasso import WATCHED
     from servecheck.trace.model import Verdict
     from servecheck.trace.read import read_trace

@@ -29,6 +29,9 @@ Part = str | tuple[str, str]
 PATIENCE = 0.5
 """Seconds of work after which progress is shown."""
 
+MOST = 1000
+"""Characters of a text that is shown in brief."""
+
 
 class Exit(IntEnum):
     """How a command ended."""
@@ -59,6 +62,12 @@ class OutputError(Exception):
 def escaped(text: str) -> str:
     """`text` on one line, with all that does not print (controls, bidi marks) written out."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def brief(text: str) -> str:
+    """`text` escaped, and cut where it is long: who names a request may do so at any length."""
+    shown = escaped(text[: MOST + 1])
+    return shown if len(shown) <= MOST else f"{shown[: MOST - 1]}…"
 
 
 def say(*parts: Part) -> None:
@@ -189,6 +198,7 @@ def settled(run: Callable[[], int]) -> int:
 def explanation(error: Exception) -> str | None:
     """What to tell of an error that somebody else can mend; None for a fault of servecheck."""
     from servecheck.engines.protocol import EngineError
+    from servecheck.lockstep.register import RegisterError
     from servecheck.recording import RecordingError
     from servecheck.trace.model import TraceError
     from servespec.errors import SpecError
@@ -196,7 +206,7 @@ def explanation(error: Exception) -> str | None:
     match error:
         case BadInput() | SpecError():
             return str(error)
-        case RecordingError() | EngineError() | TraceError():
+        case RecordingError() | EngineError() | TraceError() | RegisterError():
             return escaped(str(error))
         case OutputError():
             return f"standard output cannot be written: {error}"

@@ -14,8 +14,10 @@ The verdict *holds* only if the time asked for was spent and nothing fell.
 An engine may go along (`following`). Then it can also *diverge*: the divergence is run on two new
 engines before it is believed (`lockstep.twice`), or else the engine is *nondeterministic*; it is
 shrunk with new engines beside it. An engine that dies or hangs ends the campaign *undetermined*,
-unless it diverged. Where the register of known deviations has an entry that matched nothing, or one
-that has expired, the campaign is *stale*.
+unless it diverged. After a known deviation the walk goes on from the engine's state; where that
+cannot be, the engine is let go, and a campaign in which nothing fell is *undetermined* too. Where
+the register of known deviations has an entry that nothing shows any more, or one that has expired,
+the campaign is *stale*.
 """
 
 from __future__ import annotations
@@ -28,30 +30,35 @@ from enum import Enum
 from pathlib import Path
 from time import monotonic
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis import seed as seeded_with
 from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
 from servecheck.engines.protocol import Capabilities, EngineError, EngineFactory, Unsupported
+from servecheck.fuzz.guide import Guide
 from servecheck.fuzz.machine import Tally, machine_class
 from servecheck.fuzz.shrink import shrunk, shrunk_divergence
-from servecheck.fuzz.tell import PropertyFell, tell_config, tell_policy, tell_program
+from servecheck.fuzz.sizes import HARMLESS, Sizes, resized
+from servecheck.fuzz.tell import PropertyFell
 from servecheck.fuzz.walk import Walk
 from servecheck.fuzz.wander import Wanderer
 from servecheck.fuzz.worlds import Draw, Worlds, anywhere
 from servecheck.lockstep.deviations import complaints
 from servecheck.lockstep.follow import Diverged, Follower
 from servecheck.lockstep.report import LOCKSTEP, Report, of_divergence, of_fall
+from servecheck.lockstep.shown import shown
 from servecheck.lockstep.subject import Beside, Lost, Parted, Subject
 from servecheck.lockstep.twice import Twice, twice
 from servecheck.marks import Mark, possible
+from servecheck.tell import tell_config, tell_policy, tell_program
 from servecheck.trace.model import Trace, TraceError
 from servecheck.trace.model import Verdict as Recorded
-from servecheck.trace.write import record
+from servecheck.trace.write import keep, not_legal
 from servespec.actions import Action
-from servespec.errors import ConfigError, SpecError
+from servespec.config import check
+from servespec.errors import ActionDisabled, ConfigError
 from servespec.machine import Machine
 from servespec.plan import State
 from servespec.policy import PROFILES, VLLM_0_33, Policy, prioritised
@@ -59,8 +66,9 @@ from servespec.properties import PROPERTIES, Step
 
 STEPS_PER_RUN = 40
 """Moves of a run; a move is one action or some."""
-RUNS_PER_ROUND = 100
-"""Runs of Hypothesis in a round, and walks."""
+RUNS_PER_ROUND = 50
+"""Runs of Hypothesis in a round."""
+WALKS_PER_ROUND = 150
 SHRINKING = 20.0
 """Seconds that Hypothesis may shrink."""
 STRIDE = 1_000_003
@@ -122,6 +130,10 @@ class Seen:
     """Worlds that the engine could not have."""
     known: Counter[str]
     """Known deviations, by id."""
+    adopted: Counter[str]
+    """Those after which the specification went on from the engine's state."""
+    let_go: Counter[str]
+    """Those after which the engine was let go: undetermined from there."""
 
 
 @frozen
@@ -158,6 +170,8 @@ class Summary:
     """The program on which it fell, recorded."""
     notes: tuple[str, ...] = ()
     """Why it is undetermined, nondeterministic or stale, as far as there is more to say."""
+    unable: str | None = None
+    """Why the engine went no further, if it could not do what the program asks for."""
 
     @property
     def speed(self) -> float:
@@ -191,9 +205,9 @@ class _Guarded:
 
     inner: Beside
 
-    def follow(self, step: Step) -> None:
+    def follow(self, step: Step) -> State | None:
         try:
-            self.inner.follow(step)
+            return self.inner.follow(step)
         except Lost as lost:
             raise _Gone(lost, step.machine, True) from lost
 
@@ -215,6 +229,8 @@ class _Campaign:
     failures: Path | None = None
     again: str | None = None
     today: date | None = None
+    still: frozenset[str] = frozenset()
+    """Known deviations that their traces show."""
     tally: Tally = field(factory=Tally)
     fell_at: float | None = None
 
@@ -223,10 +239,10 @@ class _Campaign:
         number = self.seed * STRIDE
         while not self.tally.falls:
             self.by_hypothesis(number)
-            for offset in range(RUNS_PER_ROUND):
+            for offset in range(WALKS_PER_ROUND):
                 if self.tally.falls:
                     break
-                self.by_walk(number * RUNS_PER_ROUND + offset)
+                self.by_walk(number * WALKS_PER_ROUND + offset)
             number += 1
 
     def by_hypothesis(self, number: int) -> None:
@@ -264,6 +280,7 @@ class _Campaign:
                 tuple(PROPERTIES.values()),
                 following=self.beside if self.subject else None,
                 draw=self.draw,
+                guide=self.tally.guide,
             )
         except Unsupported:
             if not self.tally.runs:
@@ -299,24 +316,36 @@ class _Campaign:
         )
 
     def summary(
-        self, interrupted: bool, gone: _Gone | None = None, shrinks: bool = True
+        self,
+        interrupted: bool,
+        gone: _Gone | None = None,
+        searched: bool = True,
+        unable: str | None = None,
     ) -> Summary:
+        """What came of it. A program that was only run again (not `searched`) is not shrunk, and
+        says nothing about the register; `unable` is why the engine went no further."""
         elapsed, tally, subject = self.clock() - self.begun, self.tally, self.subject
         fall = next(iter(tally.falls.values()), None)
         ended = _Ended(_verdict(fall, interrupted or gone is not None or tally.runs == 0))
         if fall is None and gone is not None:
             ended.notes = tuple(_last_known(gone, tally.last))
+        elif fall is None and unable is not None:
+            ended.verdict = Verdict.UNDETERMINED
         elif fall is None and ended.verdict is Verdict.HOLDS and subject and subject.capabilities:
             today = self.today or date.today()
-            engine, met = subject.capabilities, subject.matched
-            ended.notes = tuple(complaints(subject.deviations, engine, met, today))
+            engine, met = subject.capabilities, self.still | subject.matched.keys()
+            known = subject.deviations if searched else ()
+            ended.notes = tuple(complaints(known, engine, met, today))
             if ended.notes and subject.followed:
                 ended.verdict = Verdict.STALE
+            elif subject.let_go:
+                ended.verdict = Verdict.UNDETERMINED
+            ended.notes += tuple(_let_go(subject))
         elif fall is not None:
             if subject is not None and fall.property_id == LOCKSTEP:
-                self.judge(subject, fall, ended, shrinks and not interrupted)
+                self.judge(subject, fall, ended, searched and not interrupted)
             else:
-                ended.fall = shrunk(fall) if shrinks and not interrupted else fall
+                ended.fall = shrunk(fall) if searched and not interrupted else fall
                 self.tell_fall(ended.fall, ended)
         able = {mark for world in tally.worlds for mark in possible(*world)}
         silent = [mark for mark in Mark if not tally.marks[mark]]
@@ -341,6 +370,7 @@ class _Campaign:
             report=ended.report,
             trace=ended.trace,
             notes=ended.notes,
+            unable=unable,
         )
 
     # --- falls -------------------------------------------------------------------------------
@@ -396,14 +426,18 @@ class _Campaign:
         """Write the program, if somebody asked for it. What was found is told in any case."""
         if self.failures is None:
             return
-        name = "".join(c if c.isalnum() or c in "-._" else "-" for c in engine)
-        path = self.failures / f"{fall.property_id}-{name}.jsonl"
+        name = "".join(c if c.isalnum() or c in "-._" else "-" for c in engine[:40])
         machine = Machine(fall.config, fall.policy)
         verdict = Recorded("falls", fall.property_id, fall.what)
+        name = f"{fall.property_id}-{name}"
         try:
-            with suppress(SpecError):
-                record(path, machine, fall.actions, verdict, seed=self.seed)
-            ended.trace = path
+            kept = keep(self.failures, name, machine, fall.actions, verdict, seed=self.seed)
+            stops = None if fall.property_id != LOCKSTEP else not_legal(machine, fall.actions)
+            if stops is None:
+                ended.trace = kept
+                return
+            what = f"the trace {kept} is not whole: from an adopted state only: {stops}"
+            ended.notes = (*ended.notes, what)
         except TraceError as error:
             ended.notes = (*ended.notes, f"the trace is not written: {error}")
 
@@ -433,6 +467,8 @@ def _seen(subject: Subject) -> Seen | None:
         subject.unseen,
         subject.refused,
         subject.matched,
+        subject.adopted,
+        subject.let_go,
     )
 
 
@@ -447,6 +483,14 @@ def _fall_of(smallest: Parted, found: PropertyFell) -> PropertyFell:
         machine.policy,
         smallest.actions,
     )
+
+
+def _let_go(subject: Subject) -> Iterator[str]:
+    """Known deviations from which on nothing was seen of the engine."""
+    for name, count in sorted(subject.let_go.items()):
+        times = "once" if count == 1 else f"{count:,} times"
+        why = subject.why_let_go[name]
+        yield f"let go {times} at {name!r}, undetermined from there: {why}"
 
 
 def _last_known(gone: _Gone, last: Walk | None) -> Iterator[str]:
@@ -480,6 +524,7 @@ def campaign(
     failures: Path | None = None,
     again: str | None = None,
     today: date | None = None,
+    sizes: Sizes | None = None,
 ) -> Summary:
     """Fuzz the specification for so many seconds, under one profile or all kinds of policies.
 
@@ -490,17 +535,23 @@ def campaign(
         failures: a folder for the program on which something fell.
         again: the command that runs such a program, but for `--program FILE`.
         today: the day by which known deviations expire.
+        sizes: those that are kept; all others are drawn (`servecheck.fuzz.sizes`).
 
     Raises:
-        ConfigError: there is no such profile.
+        ConfigError: there is no such profile, or the sizes contradict it.
         Unsupported: the engine takes none of the worlds.
         EngineError: the engine is not what it says it is, or cannot be started.
+        RegisterError: the trace of a known deviation of this engine does not show it.
     """
     if profile is not None and profile not in NAMED:
         raise ConfigError("profile", f"{profile!r} is unknown", f"take one of {', '.join(NAMED)}")
     policy = None if profile is None else NAMED[profile]
     subject = _subject(following)
-    draw = anywhere(policy=policy) if subject is None else Worlds.of(subject, policy=policy)
+    if policy is not None:
+        check(resized(HARMLESS, policy, sizes or {}), policy)
+    draw: Draw = anywhere(policy=policy, sizes=sizes)
+    if subject is not None:
+        draw = Worlds.of(subject, policy=policy, sizes=sizes)
     work = _Campaign(
         seconds,
         seed,
@@ -514,6 +565,8 @@ def campaign(
         failures,
         again,
         today,
+        still=frozenset() if subject is None else shown(subject),
+        tally=Tally(guide=Guide(fixed=frozenset(sizes or ()))),
     )
     interrupted, gone = False, None
     try:
@@ -524,7 +577,10 @@ def campaign(
         gone = error
     except KeyboardInterrupt:
         interrupted = True
-    return work.summary(interrupted, gone)
+    try:
+        return work.summary(interrupted, gone)
+    except KeyboardInterrupt:  # what was found is told, though not made smaller
+        return work.summary(True, gone, searched=False)
 
 
 def _subject(following: EngineFactory | Subject | None) -> Subject | None:
@@ -538,25 +594,38 @@ def rerun(
     following: EngineFactory | Subject | None = None,
     again: str | None = None,
 ) -> Summary:
-    """The program of a trace once more, every property asked, with an engine beside it.
+    """The program of a trace once more, every property asked, with an engine beside it. It ends
+    undetermined at the first action that the engine says that it cannot do. `again` is the command
+    that does the same.
 
     Raises:
+        Unsupported: the engine cannot have these sizes and choices.
         EngineError: the engine cannot be made.
+        RegisterError: the trace of a known deviation of this engine does not show it.
         ActionDisabled: the program is not legal.
     """
     subject = _subject(following)
     begun = monotonic()
-    work = _Campaign(0.0, 0, 0, None, _silent, monotonic, begun, subject, again=again)
-    machine, gone = trace.machine, None
+    work = _Campaign(0.0, 0, 0, None, _silent, monotonic, begun, subject)
+    machine, gone, unable = trace.machine, None, None
     follower = None if subject is None else _Guarded(subject(machine))
+    work.still = frozenset() if subject is None else shown(subject)
     walk = Walk(machine, tuple(PROPERTIES.values()), follower=follower)
     try:
         for action in trace.actions:
+            if follower is not None and not follower.allows(machine, walk.state, action):
+                unable = f"the engine says that it cannot do action {len(walk.actions)}"
+                break
             walk.do(action)
     except PropertyFell as fall:
+        if isinstance(fall.__cause__, ActionDisabled):
+            raise fall.__cause__ from None
         work.tally.keep(fall)
     except _Gone as error:
         gone = error
     finally:
         work.tally.add(walk)
-    return work.summary(False, gone, shrinks=False)
+    found = work.summary(False, gone, searched=False, unable=unable)
+    if found.report is None:
+        return found
+    return evolve(found, report=evolve(found.report, replay=again))

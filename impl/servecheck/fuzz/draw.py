@@ -14,7 +14,7 @@ allows, so no world is drawn and thrown away.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from enum import Enum
 from random import Random
 from typing import Protocol, TypeVar
@@ -22,7 +22,7 @@ from typing import Protocol, TypeVar
 from attrs import define, evolve, field
 
 from servespec.config import Config
-from servespec.policy import PROFILES, VLLM_0_33, Memory, Policy, prioritised
+from servespec.policy import MINIATURE, PROFILES, VLLM_0_33, Memory, Policy, prioritised
 
 PART = 16
 """Digits in one number: a float must be able to tell all numbers apart."""
@@ -71,10 +71,10 @@ def digits(chance: Chance, base: int, length: int) -> tuple[int, ...]:
 
 # --- policies ------------------------------------------------------------------------------
 
-BASES = (*PROFILES.values(), prioritised(VLLM_0_33))
+BASES = (*PROFILES.values(), *map(prioritised, (VLLM_0_33, MINIATURE)))
 """The policies that others are varied from."""
 
-KEEP = (-1, 12, 0, 0)
+KEEP = (-1, 12, 4, 12, 0)
 """How much a policy keeps to its base: wholly; each axis by so many to one; not at all."""
 
 
@@ -145,23 +145,57 @@ def draw_world(
 # --- sizes ---------------------------------------------------------------------------------
 
 
+AROUND = (0, 1, -1)
+"""A limit, and next to it."""
+TIGHT = (False, True, True)
+"""Whether limits are drawn such that they bind together, or each by itself."""
+
+
 def draw_config(chance: Chance, policy: Policy) -> Config:
-    """Small sizes that the policy allows."""
-    usable, size = pick(chance, (4, 4, 5, 6, 7, 8)), pick(chance, (2, 2, 1, 4))
-    gamma = pick(chance, (0, 0, 1, 2, 3))
+    """Small sizes that the policy allows; in every other world they are tight.
+
+    Each limit by itself is soon met; that two are met in one pass is rare, unless they are drawn
+    for it: then the budget is what as many decodes as there are seats want, or one token less or
+    more, and the pool has a block or two for each of them.
+    """
+    tight = pick(chance, TIGHT)
+    seats = pick(chance, (3, 4, 3, 4, 2)) if tight else pick(chance, (4, 4, 3, 3, 2, 1))
+    few = (2 * seats, seats + 1, seats + 2, 2 * seats + 1)
+    usable = pick(chance, few if tight else (4, 4, 5, 6, 7, 8))
+    size = pick(chance, (2, 4, 2, 1) if tight else (2, 2, 1, 4))
+    gamma = pick(chance, (0, 0, 1, 1, 2) if tight else (0, 0, 1, 2, 3))
     least = 1 + gamma
+    wanted = seats * least
     threshold = pick(chance, (0, 0, 0, 1, 2, 4)) if policy.chunked_prefill else 0
+    budget = (
+        max(wanted + pick(chance, AROUND), least) if tight else 16 - chance.below(16 - least + 1)
+    )
     return Config(
         num_blocks=usable + policy.first_block,
         block_size=size,
         max_model_len=_longest(chance, policy, usable * size),
-        max_num_batched_tokens=16 - chance.below(16 - least + 1),
-        max_num_seqs=pick(chance, (4, 4, 3, 3, 2, 1)),
+        max_num_batched_tokens=budget,
+        max_num_seqs=seats,
         long_prefill_token_threshold=max(threshold, least) if threshold else 0,
         watermark=pick(chance, (0.0, 0.0, 0.2, 0.4)),
         num_speculative_tokens=gamma,
         num_lookahead_tokens=chance.below(gamma + 2) if gamma else 0,
     )
+
+
+def neighbour(chance: Chance, config: Config, policy: Policy, fixed: Container[str] = ()) -> Config:
+    """The same sizes but for one limit, which is moved to where it may bind: the budget to what
+    some decodes want, the pool by a block, the seats by one. What is fixed stays."""
+    least, usable = 1 + config.num_speculative_tokens, config.num_blocks - policy.first_block
+    step = pick(chance, (-1, 1))
+    wanted = least + chance.below(config.max_num_seqs * least)
+    moved = {
+        "max_num_batched_tokens": wanted,
+        "num_blocks": policy.first_block + max(usable + step, 1),
+        "max_num_seqs": max(config.max_num_seqs + step, 1),
+    }
+    name = pick(chance, ("max_num_batched_tokens", *moved))
+    return config if name in fixed else evolve(config, **{name: moved[name]})
 
 
 def _longest(chance: Chance, policy: Policy, slots: int) -> int:

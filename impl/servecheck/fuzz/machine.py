@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from servecheck.engines.protocol import Unsupported
+from servecheck.fuzz.guide import Guide
 from servecheck.fuzz.moves import MOVES, Move, fire
 from servecheck.fuzz.tell import PropertyFell
 from servecheck.fuzz.walk import Walk
@@ -60,6 +61,8 @@ class Tally:
     """Runs that found no world that the engine takes."""
     last: Walk | None = None
     """The run that ended last."""
+    guide: Guide = field(factory=Guide)
+    """How what is rare was reached."""
 
     def add(self, walk: Walk) -> None:
         """Count one run that has ended."""
@@ -71,6 +74,7 @@ class Tally:
         self.checked.update(walk.watch.checked)
         self.known.update(walk.known)
         self.worlds.add((walk.config, walk.policy))
+        self.guide.learn(walk)
 
     def keep(self, fall: PropertyFell) -> None:
         """Keep a fall, if none of its property is shorter."""

@@ -233,6 +233,26 @@ def submit_urgent(walk: Walk, chance: Chance) -> None:
 
 
 @move(room)
+def submit_one_by_one(walk: Walk, chance: Chance) -> None:
+    """Requests that come while others run, each more urgent than the one before. All go on for
+    long and want blocks; the prompt of the last takes several passes. Then some turns."""
+    for urgency in range(2 + chance.below(2), -1, -1):
+        if not room(walk):
+            break
+        least = 1 if urgency else walk.budget
+        prompt = walk.tokens(chance, least + chance.below(walk.config.block_size))
+        walk.submit(chance, prompt, Submit("", (0,), 1, priority=urgency), wanted=LONG)
+        _turn(walk)
+    for _ in range(chance.below(TURNS)):
+        _turn(walk)
+
+
+def _turn(walk: Walk) -> None:
+    """A step as the model answers."""
+    walk.complete(lambda entry, request: walk.answer(entry, request, len(entry.drafts), 1))
+
+
+@move(room)
 def submit_stopping(walk: Walk, chance: Chance) -> None:
     """A request with a stop token."""
     stop = chance.below(walk.alphabet)

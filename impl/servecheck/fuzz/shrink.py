@@ -17,9 +17,10 @@ from collections.abc import Callable, Sequence
 from attrs import fields
 
 from servecheck.engines.protocol import EngineError
-from servecheck.fuzz.tell import NAMED, PropertyFell, fell, nearest
+from servecheck.fuzz.tell import PropertyFell, fell
 from servecheck.lockstep.follow import ANSWER
 from servecheck.lockstep.subject import Parted, Subject, parted
+from servecheck.tell import NAMED, nearest
 from servecheck.trace.shrink import StillFails, mend, shrink, shrink_world
 from servecheck.watch import Watch
 from servespec.actions import Action

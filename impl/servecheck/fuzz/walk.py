@@ -39,13 +39,15 @@ from servespec.machine import (
     fits_alone,
 )
 from servespec.plan import Planned, State
-from servespec.policy import Policy
-from servespec.properties import PROPERTIES, Property, step_of
+from servespec.policy import Order, Policy, Victim
+from servespec.properties import PROPERTIES, Property, Step, step_of
 from servespec.request import Request
 
 REMEMBERED = 6
 """Ended requests whose texts may come back."""
 LONGEST_OUTPUT = 8
+URGENCIES = 3
+"""Priorities that there are."""
 
 CARRIED_OUT = "Every action that the walk holds to be enabled is carried out, and told in full."
 FOLLOWED = "An engine that follows shows, after every action, what the specification says."
@@ -75,13 +77,20 @@ class Walk:
     watch: Watch = field(init=False)
     actions: list[Action] = field(init=False, factory=list)
     marks: Counter[Mark] = field(init=False, factory=Counter)
+    first: dict[Mark, int] = field(init=False, factory=dict)
+    """Actions after which a mark was first reached."""
+    replaying: bool = field(init=False, default=False)
     known: Counter[str] = field(init=False, factory=Counter)
     """Falls that the registry knows, by property."""
     moves: Counter[str] = field(init=False, factory=Counter)
     ended: list[Text] = field(init=False, factory=list)
+    adopted_at: int | None = field(init=False, default=None)
+    """Action after which the engine's own state was last adopted."""
     free_ids: list[str] = field(init=False, factory=list)
     """Ids whose owners have left."""
     _ids: Iterable[int] = field(init=False, factory=count)
+    _taken: set[str] = field(init=False, factory=set)
+    """Ids on the way that was replayed."""
 
     def __attrs_post_init__(self) -> None:
         self.state = self.machine.initial()
@@ -124,13 +133,39 @@ class Walk:
             self.known[fall.property.id] += 1
         self.state = moved.state
         step = step_of(self.machine, before, action, moved)
-        self.marks.update(marks_of(step))
+        if not self.replaying:
+            self._mark(step)
         if self.follower is not None:
             try:
-                self.follower.follow(step)
+                adopted = self.follower.follow(step)
             except Diverged as parted:
                 raise self.fall("LOCKSTEP", FOLLOWED, str(parted)) from parted
+            if adopted is not None:
+                self.state, self.adopted_at = adopted, len(self.actions)
+                self.watch.restart(adopted)
         self._remember(before, moved.events)
+
+    def replay(self, actions: Iterable[Action]) -> None:
+        """Go the way of an earlier walk in this world, as far as the engine goes along. The
+        situations on it are not counted again.
+
+        Raises:
+            PropertyFell: as `do` does.
+        """
+        self.replaying = True
+        for action in actions:
+            follower = self.follower
+            if follower is not None and not follower.allows(self.machine, self.state, action):
+                break
+            if isinstance(action, Submit):
+                self._taken.add(action.id)
+            self.do(action)
+        self.replaying = False
+
+    def _mark(self, step: Step) -> None:
+        for mark in marks_of(step):
+            self.marks[mark] += 1
+            self.first.setdefault(mark, len(self.actions))
 
     def refuses(self, action: Action) -> None:
         """Try an action that is not enabled."""
@@ -148,6 +183,8 @@ class Walk:
     def fall(self, property_id: str, statement: str, what: str) -> AssertionError:
         """The report of a fall at the last action."""
         actions = tuple(self.actions)
+        if self.adopted_at is not None and property_id != "LOCKSTEP":
+            what += f" (after action {self.adopted_at} the engine's own state was adopted)"
         return fell(property_id)(property_id, statement, what, self.config, self.policy, actions)
 
     def _remember(self, before: State, events: tuple[Event, ...]) -> None:
@@ -172,9 +209,7 @@ class Walk:
 
     def new_id(self) -> str:
         """An id that nobody had."""
-        number = next(iter(self._ids))
-        letter, turn = chr(ord("a") + number % 26), number // 26
-        return f"{letter}{turn or ''}"
+        return next(name for name in map(_name, self._ids) if name not in self._taken)
 
     @property
     def longest(self) -> int:
@@ -182,6 +217,12 @@ class Walk:
         slots = usable_blocks(self.config, self.policy) * self.config.block_size
         whole = min(self.config.max_model_len - 1, slots)
         return whole if self.policy.chunked_prefill else min(whole, self.budget)
+
+    @property
+    def by_priority(self) -> bool:
+        """Policy asks who is more urgent."""
+        policy = self.machine.policy
+        return policy.order is Order.PRIORITY or policy.victim is Victim.WORST_PRIORITY
 
     @property
     def budget(self) -> int:
@@ -192,12 +233,17 @@ class Walk:
 
     # --- what moves are made of ----------------------------------------------------------
 
-    def submit(self, chance: Chance, prompt: Tokens, as_is: Submit | None = None) -> None:
+    def submit(
+        self, chance: Chance, prompt: Tokens, as_is: Submit | None = None, wanted: int = 0
+    ) -> None:
         """Submit a prompt, cut so that it can be served; `as_is` says how the request differs
-        from a plain one."""
+        from a plain one, `wanted` how much it wants at most. Where policy asks for priorities,
+        everybody has one."""
         prompt = prompt[: max(self.longest, 1)]
         plain = as_is or Submit("", prompt, 1)
-        wanted = 1 + chance.below(LONGEST_OUTPUT)
+        if self.by_priority and not plain.priority:
+            plain = evolve(plain, priority=chance.below(URGENCIES))
+        wanted = wanted or 1 + chance.below(LONGEST_OUTPUT)
         request = evolve(plain, id=plain.id or self.new_id(), prompt=prompt, max_tokens=wanted)
         while request.max_tokens > 1 and not fits_alone(self.machine, request):
             request = evolve(request, max_tokens=request.max_tokens - 1)
@@ -244,3 +290,8 @@ class Walk:
         for token in text:
             value = (value * 5 + token + 1) % 1009
         return value % self.alphabet
+
+
+def _name(number: int) -> str:
+    letter, turn = chr(ord("a") + number % 26), number // 26
+    return f"{letter}{turn or ''}"

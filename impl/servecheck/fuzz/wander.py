@@ -3,7 +3,8 @@
 Theory of operation. The same worlds and the same moves as `servecheck.fuzz.machine`, with a seeded
 stream for all choices: half the cost a step, and a new world each time, where Hypothesis varies
 each of its runs some times over. What is missing is shrinking, which `servecheck.fuzz.shrink` does.
-As with Hypothesis, each walk leaves some moves out.
+As with Hypothesis, each walk leaves some moves out. With a `Guide` every other walk goes the way of
+an earlier one that came to something rare, and on from there.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from servecheck.fuzz.draw import Seeded, pick
+from servecheck.fuzz.guide import Guide
 from servecheck.fuzz.moves import MOVES, fire
 from servecheck.fuzz.walk import Walk
 from servecheck.fuzz.worlds import Draw, anywhere, begin
 from servecheck.lockstep.follow import Following
+from servespec.actions import Action
 from servespec.config import Config
 from servespec.policy import Policy
 from servespec.properties import Property
@@ -35,10 +38,17 @@ class Wanderer:
         policy: Policy | None = None,
         following: Following | None = None,
         draw: Draw | None = None,
+        guide: Guide | None = None,
     ) -> None:
         self._chance = Seeded(seed)
-        worlds = draw or anywhere(config, policy)
-        self.walk = begin(self._chance, worlds, properties, following)
+        start = guide.offer(self._chance) if guide and self._chance.below(2) else None
+        self._lead: tuple[Action, ...] = () if start is None else start.actions
+        if start is None:
+            worlds = draw or anywhere(config, policy)
+            self.walk = begin(self._chance, worlds, properties, following)
+        else:
+            follower = None if following is None else following(start.machine)
+            self.walk = Walk(start.machine, properties, start.alphabet, follower)
 
     def go(self, moves: int) -> Walk:
         """Walk on.
@@ -47,6 +57,7 @@ class Wanderer:
             PropertyFell: a property fell where it is not known to fall.
         """
         chance, walk, kinds = self._chance, self.walk, tuple(MOVES.values())
+        walk.replay(self._lead)
         silent = chance.below(8)  # tenths of the moves that are left out
         offered = tuple(kind for kind in kinds if chance.below(10) >= silent)
         for _ in range(moves):

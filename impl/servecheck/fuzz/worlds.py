@@ -5,7 +5,9 @@ blindly would throw most worlds away: an engine that is one profile has one poli
 it is asked first: which base policies it takes, and for each of them which values of each axis,
 alone, it also takes. Worlds are then drawn as ever, and an axis with a value that the engine does
 not take is put back to the base's. What it still refuses (axes that do not go together, sizes) is
-drawn again, some times, then skipped; the subject counts these.
+drawn again, some times, then skipped; the subject counts these. Sizes are put back in the same way,
+to those of the first sample that the engine took, so one that has blocks of 16 and nothing else is
+fuzzed with these.
 
     Worlds.of(subject) ──▶ draw ──▶ begin(chance, draw, …) ──▶ Walk │ Unsupported
 """
@@ -16,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import cache
 
-from attrs import evolve, fields, frozen
+from attrs import evolve, field, fields, frozen
 
 from servecheck.engines.protocol import EngineError, Unsupported, Verb
 from servecheck.fuzz.draw import (
@@ -29,6 +31,7 @@ from servecheck.fuzz.draw import (
     pick,
     varied,
 )
+from servecheck.fuzz.sizes import Sizes, resized
 from servecheck.fuzz.walk import Walk
 from servecheck.lockstep.follow import Following
 from servecheck.lockstep.subject import Subject
@@ -41,20 +44,38 @@ from servespec.properties import Property
 TRIES = 8
 """Worlds drawn for one walk before it is skipped."""
 
-SAMPLES = tuple(
-    Config(blocks, size, size * 4, size * 4, max_num_seqs=4)
-    for blocks, size in ((5, 2), (9, 2), (5, 1), (9, 4), (65, 16))
+LIMITS = (
+    (5, 4, 4, 4),
+    (9, 4, 4, 4),
+    (65, 4, 4, 4),
+    (65, 64, 64, 16),
+    (1025, 512, 512, 256),
 )
-"""Sizes that all policies allow, for asking: an engine need not take all of them."""
+"""For asking: blocks; longest text and budget, in blocks; seats."""
+SAMPLES = tuple(
+    Config(blocks, size, size * longest, size * budget, max_num_seqs=seats)
+    for blocks, longest, budget, seats in LIMITS
+    for size in (2, 1, 4, 16, 8, 32, 64, 128)
+)
+"""Sizes that all policies allow: an engine need take only one of them."""
 
 World = tuple[Config, Policy]
 Draw = Callable[[Chance], World]
+Takes = Callable[[Policy, str, int | float], int | float]
 WITH: Callable[..., Policy] = Policy
 
 
-def anywhere(config: Config | None = None, policy: Policy | None = None) -> Draw:
+def anywhere(
+    config: Config | None = None, policy: Policy | None = None, sizes: Sizes | None = None
+) -> Draw:
     """All worlds, as far as they are not given."""
-    return lambda chance: draw_world(chance, config, policy)
+
+    def draw(chance: Chance) -> World:
+        drawn, choices = draw_world(chance, config, policy)
+        resizes = resized(drawn, choices, sizes or {})
+        return resizes, policy or fitting(resizes, choices)
+
+    return draw
 
 
 @frozen
@@ -67,6 +88,10 @@ class Worlds:
     speculates: bool
     config: Config | None = None
     policy: Policy | None = None
+    sizes: Sizes = field(factory=dict)
+    """Those that are given."""
+    takes: Takes = field(default=lambda base, name, value: value)
+    """The size to have in the place of one that was drawn, by base and name."""
 
     @staticmethod
     def of(
@@ -74,6 +99,7 @@ class Worlds:
         config: Config | None = None,
         policy: Policy | None = None,
         bases: Sequence[Policy] = BASES,
+        sizes: Sizes | None = None,
     ) -> Worlds:
         """Ask the engine.
 
@@ -84,32 +110,50 @@ class Worlds:
         asked = (policy,) if policy is not None else bases
         taken: dict[Policy, Config] = {}
         refusal: Unsupported | None = None
+        problem: ConfigError | None = None
+        given = sizes or {}
         for base in asked:
-            for sizes in SAMPLES if config is None else (config,):
+            for sample in SAMPLES if config is None else (config,):
                 try:
-                    subject.make(Machine(sizes, base))
+                    asked_for = resized(sample, base, given)
+                    subject.make(Machine(asked_for, base))
                 except Unsupported as refused:
                     refusal = refusal or refused
-                except ConfigError:
-                    continue
+                except ConfigError as contradiction:
+                    problem = problem or contradiction
                 else:
-                    taken[base] = sizes
+                    taken[base] = asked_for
                     break
         if not taken:
+            if refusal is None and problem is not None:
+                raise problem
             raise refusal or Unsupported("no policy goes together with these sizes")
         values = {} if policy else {base: _values(subject, taken[base], base) for base in taken}
         can = subject.capabilities
-        return Worlds(tuple(taken), values, can is None or can.can(Verb.DRAFTS), config, policy)
+        speculates = can is None or can.can(Verb.DRAFTS)
+        put_back = _putting_back(subject, taken)
+        return Worlds(tuple(taken), values, speculates, config, policy, given, put_back)
 
     def __call__(self, chance: Chance) -> World:
-        policy = self.policy or self._policy(chance)
-        config = self.config or draw_config(chance, policy)
-        if not self.speculates and self.config is None:
-            config = evolve(config, num_speculative_tokens=0, num_lookahead_tokens=0)
+        base = self.policy or pick(chance, self.bases)
+        policy = self.policy or self._policy(chance, base)
+        config = self.config or self._config(chance, base, policy)
         return config, self.policy or fitting(config, policy)
 
-    def _policy(self, chance: Chance) -> Policy:
-        keep, base = pick(chance, KEEP), pick(chance, self.bases)
+    def _config(self, chance: Chance, base: Policy, policy: Policy) -> Config:
+        config = draw_config(chance, policy)
+        if not self.speculates:
+            config = evolve(config, num_speculative_tokens=0, num_lookahead_tokens=0)
+        back: dict[str, int | float] = {}
+        for size in fields(Config):
+            drawn: int | float = getattr(config, size.name)
+            mine = self.takes(base, size.name, drawn)
+            if mine != drawn:
+                back[size.name] = mine
+        return resized(config, policy, {**back, **self.sizes})
+
+    def _policy(self, chance: Chance, base: Policy) -> Policy:
+        keep = pick(chance, KEEP)
         drawn = base if keep < 0 else varied(chance, base, keep)
         mine: dict[str, object] = {}
         for axis in fields(Policy):
@@ -134,6 +178,25 @@ def _values(subject: Subject, sizes: Config, base: Policy) -> dict[str, tuple[ob
         name: tuple(v for v in _all_values(type(usual)) if v == usual or takes(name, v))
         for name, usual in mine.items()
     }
+
+
+def _putting_back(subject: Subject, taken: Mapping[Policy, Config]) -> Takes:
+    """Each size, if the engine takes it with all others being those of the sample that it took, or
+    else the sample's. The engine is asked once for each."""
+
+    @cache
+    def takes(base: Policy, name: str, value: int | float) -> int | float:
+        sample = taken[base]
+        usual: int | float = getattr(sample, name)
+        try:
+            subject.make(Machine(resized(sample, base, {name: value}), base))
+        except Unsupported:
+            return usual
+        except ConfigError:
+            return value
+        return value
+
+    return takes
 
 
 def _all_values(kind: type) -> tuple[object, ...]:
@@ -164,7 +227,11 @@ def begin(
     """
     refusal: EngineError | None = None
     for _ in range(TRIES):
-        machine = Machine(*draw(chance))
+        try:
+            machine = Machine(*draw(chance))
+        except ConfigError as contradiction:
+            refusal = Unsupported(str(contradiction))
+            continue
         alphabet = 2 + chance.below(2)
         try:
             follower = None if following is None else following(machine)

@@ -25,7 +25,6 @@ from servecheck.engines.protocol import (
     SeenRequest,
     SeenState,
 )
-from servespec.chain import Chain
 from servespec.events import Event, Finished, Preempted
 from servespec.plan import Plan, State
 from servespec.policy import Policy
@@ -44,19 +43,33 @@ class Difference:
 
 @define
 class Names:
-    """Which key each of an engine's names has stood for so far."""
+    """Which key, of the specification or of a trace, each of an engine's names has stood for."""
 
-    keys: dict[KeyName, Chain]
-    names: dict[Chain, KeyName]
+    keys: dict[KeyName, KeyName]
+    names: dict[KeyName, KeyName]
+    fresh: list[tuple[KeyName, KeyName]]
+    """Agreed on since the last `settle`."""
 
     @staticmethod
     def none() -> Names:
-        return Names({}, {})
+        return Names({}, {}, [])
 
-    def agree(self, name: KeyName, key: Chain) -> bool:
+    def agree(self, name: KeyName, key: KeyName) -> bool:
         """The name stands for this key, and the key has this name; the first time, it is so."""
-        known, named = self.keys.setdefault(name, key), self.names.setdefault(key, name)
-        return known is key and named == name
+        if name not in self.keys and key not in self.names:
+            self.keys[name], self.names[key] = key, name
+            self.fresh.append((name, key))
+        return self.keys.get(name) == key and self.names.get(key) == name
+
+    def settle(self) -> None:
+        """What was agreed on is so."""
+        self.fresh.clear()
+
+    def unsettle(self) -> None:
+        """What was agreed on since the last `settle` was agreed on while an engine deviated."""
+        for name, key in self.fresh:
+            del self.keys[name], self.names[key]
+        self.fresh.clear()
 
 
 def said_pool(pool: Pool) -> SeenPool:
@@ -94,6 +107,8 @@ class Comparison:
     names: Names
     compared: Counter[str]
     unseen: Counter[str]
+    last_plan: SeenPlan | None = None
+    """What the engine has planned last."""
 
     @staticmethod
     def of(policy: Policy) -> Comparison:
@@ -112,11 +127,11 @@ class Comparison:
         # An engine may keep its index in any order; what differs first must not depend on it.
         for c in sorted(seen.index, key=lambda copies: copies.blocks):
             key = mine.pop(c.blocks, None)
-            if not isinstance(key, Chain):
+            if key is None:
                 yield Difference("index", "no key on blocks", c.blocks)
             elif not self.names.agree(c.key, key):
                 stood_for = self.names.keys.get(c.key)
-                seen_key = "a second name for it" if stood_for is key else stood_for
+                seen_key = "a second name for it" if stood_for == key else stood_for
                 yield Difference(f"key on blocks {c.blocks}", key, seen_key)
         for blocks, key in mine.items():
             yield Difference(f"index of {key!r}", blocks, "nothing")
@@ -127,6 +142,7 @@ class Comparison:
         yield from self._queue("waiting", said.waiting, seen.waiting)
 
     def plan(self, said: SeenPlan, seen: SeenPlan) -> Iterator[Difference]:
+        self.last_plan = seen
         ids = [e.id for e in said.entries]
         yield from self._plain("scheduled", ids, [e.id for e in seen.entries])
         yield from self._plain("preempted", said.preempted, seen.preempted)
@@ -143,6 +159,9 @@ class Comparison:
 
     def answer(self, name: str, said: bool, seen: bool) -> Iterator[Difference]:
         yield from self._plain(name, said, seen)
+
+    def number(self, name: str, said: int, seen: int) -> Iterator[Difference]:
+        yield from self._plain(name, said, seen, "numbers")
 
     def _queue(
         self,

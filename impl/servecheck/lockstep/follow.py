@@ -8,6 +8,9 @@ released, and each answer must be the specification's.
 
 An engine that raises, where the specification goes on, diverges by that; what it showed before it
 raised counts first.
+
+Where a divergence is known (`lockstep.deviations`), an engine of L3 is asked for its state, and the
+specification goes on from that (`adopt`). Where that cannot be, the engine is let go.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from servecheck.engines.protocol import (
     Unsupported,
     Verb,
 )
+from servecheck.lockstep.adopt import NotAdoptable, Shown, adopted
 from servecheck.lockstep.compare import (
     Comparison,
     Difference,
@@ -60,7 +64,8 @@ from servespec.events import (
 from servespec.machine import Machine
 from servespec.plan import State
 from servespec.properties import Step
-from servespec.properties.fold import Fold, Moment
+from servespec.properties.books import Moment
+from servespec.properties.fold import Fold
 
 ANSWER = "answer"
 """The field of a difference that says that the engine raised."""
@@ -96,8 +101,8 @@ class Diverged(AssertionError):
 class Follower(Protocol):
     """Something that goes along with the specification."""
 
-    def follow(self, step: Step) -> None:
-        """Go along with one step.
+    def follow(self, step: Step) -> State | None:
+        """Go along with one step. The state to go on from, where that is the engine's own.
 
         Raises:
             Diverged: it cannot.
@@ -159,13 +164,36 @@ class EngineFollower:
         found: list[Difference] = []
         try:
             found.extend(self._compared(step))
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # an engine may not end the checker either
             what = ADDRESS.sub("0x…", f"{type(error).__name__}: {error}")
             found.append(Difference(ANSWER, "no error", what))
             raise Diverged(self._divergence(step, tuple(found))) from error
         if found:
             raise Diverged(self._divergence(step, tuple(found)))
+        self.comparison.names.settle()
         self.done += 1
+
+    def adopt(self, step: Step) -> State:
+        """After a divergence that is known: the state that the engine is in. It goes along from
+        there.
+
+        Raises:
+            NotAdoptable: it does not show one, or it is none of the machine's.
+        """
+        engine, names = self.engine, self.comparison.names
+        if self._level is not Level.STATE or not isinstance(engine, StateEngine):
+            raise NotAdoptable(f"at level {self._level.name.lower()} it does not show its state")
+        names.unsettle()
+        try:
+            state = adopted(step, Shown(self.comparison.last_plan, engine.see_state()), names)
+        except NotAdoptable:
+            raise
+        except Exception as error:
+            what = ADDRESS.sub("0x…", f"{type(error).__name__}: {error}")
+            raise NotAdoptable(f"its state cannot be read: {what}") from error
+        names.settle()
+        self.done += 1
+        return state
 
     def allows(self, machine: Machine, state: State, action: Action) -> bool:
         return allowed(self.engine, state, action)

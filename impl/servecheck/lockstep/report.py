@@ -4,6 +4,7 @@ Theory of operation. A `Report` holds the lines' contents; `lines` puts them in 
 depends on when or where it was made. Of two values with parts the first part that differs is shown,
 of long sequences the place where they first differ. Which rule a divergence goes against can only
 be guessed from what shows it: the rule named is the one that decides the field that differs first.
+Public reports of faults that look alike are named (`similar`), three at most.
 
     verdict    diverges
     property   LOCKSTEP: An engine that follows shows, after every action, …
@@ -16,23 +17,27 @@ be guessed from what shows it: the rule named is the one that decides the field 
     expected   free queue: …
     observed   free queue: …
     why        …
-    replay     servecheck fuzz --engine fast --program traces/failures/LOCKSTEP-fast.jsonl
+    similar    vLLM: … https://github.com/vllm-project/vllm/issues/11562
+    replay     servecheck fuzz --engine fast --program traces/failures/LOCKSTEP-fast-1f0c9a27.jsonl
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from fnmatch import fnmatchcase
 
 import attrs
 from attrs import frozen
 
 from servecheck.engines.protocol import Capabilities
-from servecheck.fuzz.tell import tell_action, tell_config, tell_policy, tell_program
 from servecheck.lockstep.compare import Difference
 from servecheck.lockstep.follow import ANSWER
-from servecheck.lockstep.subject import Parted
+from servecheck.lockstep.similar import Clues, PublicReport, known_reports, marks_on, similar
+from servecheck.lockstep.subject import Adoption, Parted
+from servecheck.tell import tell_action, tell_config, tell_policy, tell_program
 from servespec.actions import Action
 from servespec.config import Config
+from servespec.machine import Machine
 from servespec.policy import Policy
 from servespec.rules import RULES
 
@@ -102,6 +107,10 @@ class Report:
     why: str
     replay: str | None
     """The command that does it again."""
+    similar: tuple[PublicReport, ...] = ()
+    """Public reports of what looks alike, the most specific first."""
+    adoptions: tuple[Adoption, ...] = ()
+    """Known deviations on the way, after which the engine's state was adopted."""
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -121,9 +130,14 @@ class Report:
             f"sizes      {tell_config(self.config)}",
             f"program    {count} action{'' if count == 1 else 's'}",
             *(f"  {line}" for line in tell_program(self.actions)),
+            *(
+                f"adopted    the engine's state after {a.number + 1}, by {a.id}"
+                for a in self.adoptions
+            ),
             f"expected   {self.expected}",
             f"observed   {self.observed}",
             f"why        {self.why}",
+            *(f"similar    {report}" for report in self.similar or ("none that is known",)),
             f"replay     {self.replay or 'not recorded'}",
         )
 
@@ -145,16 +159,29 @@ def deciding(field: str, action: Action) -> str | None:
     return None
 
 
+def suspected(difference: Difference) -> str | None:
+    """The property that a difference speaks of, where the two sides say which: a queue of the same
+    blocks is out of order, one of others has lost or gained some."""
+    mine, theirs = difference.expected, difference.observed
+    if difference.field != "free queue" or not isinstance(mine, tuple | list):
+        return None
+    same = isinstance(theirs, tuple | list) and Counter(mine) == Counter(theirs)
+    return "LRU-3" if same else "OWN-1"
+
+
 def of_divergence(
     parted: Parted, engine: Capabilities, verdict: str = "diverges", replay: str | None = None
 ) -> Report:
     """The report on an engine that diverged."""
     divergence = parted.divergence
-    first, more = narrowed(divergence.differences[0]), len(divergence.differences) - 1
+    shown, more = divergence.differences[0], len(divergence.differences) - 1
+    first = narrowed(shown)
     property_id = first.field[:5] if first.field[:5] in REFINES else LOCKSTEP
     expected, observed = sides(first)
     others = f", and in {more} other field{'s' if more > 1 else ''}" if more else ""
-    told = tell_action(divergence.action)
+    told, rule = tell_action(divergence.action), deciding(first.field, divergence.action)
+    marks = marks_on(parted.machine, parted.actions)
+    alike = Clues(suspected(shown), shown.field, rule, marks)
     if first.field == ANSWER:
         why = f"At the last action ({told}) the engine raised an error where none belongs."
     else:
@@ -163,7 +190,7 @@ def of_divergence(
         verdict,
         property_id,
         REFINES.get(property_id, STATEMENT),
-        deciding(first.field, divergence.action),
+        rule,
         engine,
         parted.machine.config,
         parted.machine.policy,
@@ -172,6 +199,8 @@ def of_divergence(
         f"{first.field}: {observed}",
         why,
         replay,
+        similar(alike, known_reports()),
+        parted.adoptions,
     )
 
 
@@ -186,6 +215,7 @@ def of_fall(
     replay: str | None = None,
 ) -> Report:
     """The report on a property of the specification that fell."""
+    alike = Clues(property_id, marks=marks_on(Machine(config, policy), actions))
     last = f" ({tell_action(actions[-1])})" if actions else ""
     return Report(
         "falls",
@@ -200,6 +230,7 @@ def of_fall(
         what,
         f"After the last action{last} the specification does not keep {property_id}.",
         replay,
+        similar(alike, known_reports()),
     )
 
 

@@ -2,12 +2,14 @@
 
 Theory of operation. A `Subject` outlives its engines. Called with a machine it makes a new engine
 and returns it as a `Beside`, a follower that counts into the subject what was compared and what
-could not be seen. A divergence that the register knows (`deviations`) is counted, and the engine is
-let go: the specification goes on alone. An engine that is gone in mid-run is no divergence: that is
-`Lost`, and says nothing about what the engine would have done.
+could not be seen. At a divergence that the register knows (`deviations`) the engine's state is
+adopted, and the specification goes on from it, so that later divergences still show. An engine that
+does not show its state, or none that is legal, is let go there: what it would have done from then
+on is undetermined, and the specification goes on alone. An engine that is gone in mid-run is no
+divergence: that is `Lost`, and says nothing about what the engine would have done.
 
     subject(machine) ──▶ Beside.follow(step) ──▶ EngineFollower │ Refinement
-                            └── Diverged ──▶ known? counted │ gone? Lost │ raised
+                            └── Diverged ──▶ gone? Lost │ known? adopted or let go │ raised
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from servecheck.engines.protocol import (
     Level,
     Unsupported,
 )
+from servecheck.lockstep.adopt import NotAdoptable
 from servecheck.lockstep.compare import Comparison
 from servecheck.lockstep.deviations import Deviation
 from servecheck.lockstep.follow import ANSWER, Diverged, Divergence, follower
@@ -47,7 +50,19 @@ class Comparing(Protocol):
 
     def follow(self, step: Step) -> None: ...
 
+    def adopt(self, step: Step) -> State: ...
+
     def allows(self, machine: Machine, state: State, action: Action) -> bool: ...
+
+
+@frozen
+class Adoption:
+    """A known deviation after which the specification went on from the engine's state."""
+
+    number: int
+    """Of the action, from 0."""
+    id: str
+    """Of the entry in the register."""
 
 
 class Lost(EngineGone):
@@ -68,6 +83,12 @@ class Subject:
     unseen: Counter[str] = field(factory=Counter)
     matched: Counter[str] = field(factory=Counter)
     """Known deviations met, by id."""
+    adopted: Counter[str] = field(factory=Counter)
+    """Those after which the specification went on from the engine's state."""
+    let_go: Counter[str] = field(factory=Counter)
+    """Those after which the engine was let go: undetermined from there."""
+    why_let_go: dict[str, str] = field(factory=dict)
+    """Why it was, the first time."""
     refused: int = 0
     """Worlds that the engine could not have."""
 
@@ -101,7 +122,7 @@ class Subject:
             made = self.start(machine)
         except EngineError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             what = f"the engine cannot be made: {type(error).__name__}: {error}"
             raise EngineGone(what) from error
         self.capabilities = made.capabilities
@@ -121,6 +142,20 @@ class Subject:
         """The entry of the register that this divergence is, if it is one."""
         return next((d for d in self.deviations if d.matches(divergence)), None)
 
+    def pardons(self, parted: Diverged) -> Deviation:
+        """The entry of the register that knows what the engine did.
+
+        Raises:
+            Diverged: there is none.
+            Lost: the engine is gone, and that is all.
+        """
+        if gone(parted):
+            raise Lost(str(parted.__cause__)) from parted
+        known = self.known(parted.divergence)
+        if known is None:
+            raise parted
+        return known
+
 
 @define
 class Beside:
@@ -130,28 +165,36 @@ class Beside:
     inner: Comparing
     over: bool = False
     """It met a known deviation, and goes no further."""
+    adoptions: list[Adoption] = field(factory=list)
 
-    def follow(self, step: Step) -> None:
-        """Go along with one step.
+    def follow(self, step: Step) -> State | None:
+        """Go along with one step. The state to go on from, where it is the engine's own.
 
         Raises:
             Diverged: it cannot, and nobody knew.
             Lost: it is gone.
         """
         if self.over:
-            return
+            return None
+        number, subject = self.inner.done, self.subject
         try:
             self.inner.follow(step)
         except Diverged as parted:
-            if gone(parted):
-                raise Lost(str(parted.__cause__)) from parted
-            known = self.subject.known(parted.divergence)
-            if known is None:
-                raise
-            self.subject.matched[known.id] += 1
-            self.over = True
+            known = subject.pardons(parted)
         else:
-            self.subject.followed += 1
+            subject.followed += 1
+            return None
+        subject.matched[known.id] += 1
+        try:
+            state = self.inner.adopt(step)
+        except NotAdoptable as why:
+            subject.let_go[known.id] += 1
+            subject.why_let_go.setdefault(known.id, str(why))
+            self.over = True
+            return None
+        subject.adopted[known.id] += 1
+        self.adoptions.append(Adoption(number, known.id))
+        return state
 
     def allows(self, machine: Machine, state: State, action: Action) -> bool:
         return self.over or self.inner.allows(machine, state, action)
@@ -173,11 +216,14 @@ class Parted:
     divergence: Divergence
     step: Step
     """The one after which they differ."""
+    adoptions: tuple[Adoption, ...] = ()
+    """Known deviations before, after which the specification went on from the engine's state."""
 
 
 def parted(subject: Subject, machine: Machine, actions: Iterable[Action]) -> Parted | None:
     """Run a program on the specification and a new engine beside it, up to a divergence that is not
-    known. None: there is none, or the program asks for what the engine cannot do.
+    known; the state of one that is known is adopted. None: there is none, or the program asks for
+    what the engine cannot do, or the engine had to be let go.
 
     Raises:
         ActionDisabled: the program is not legal.
@@ -186,19 +232,24 @@ def parted(subject: Subject, machine: Machine, actions: Iterable[Action]) -> Par
     """
     engine, state = subject.make(machine), machine.initial()
     done: list[Action] = []
+    adoptions: list[Adoption] = []
     for action in actions:
         if not engine.allows(machine, state, action):
             return None
         done.append(action)
-        moved = machine.apply(state, action)
+        moved, number = machine.apply(state, action), engine.done
         step = Step(machine, state, action, moved.state, moved.events)
+        state = moved.state
         try:
             engine.follow(step)
         except Diverged as found:
-            if gone(found):
-                raise Lost(str(found.__cause__)) from found
-            if subject.known(found.divergence) is not None:
+            try:
+                known = subject.pardons(found)
+            except Diverged:
+                return Parted(machine, tuple(done), found.divergence, step, tuple(adoptions))
+            try:
+                state = engine.adopt(step)
+            except NotAdoptable:
                 return None
-            return Parted(machine, tuple(done), found.divergence, step)
-        state = moved.state
+            adoptions.append(Adoption(number, known.id))
     return None

@@ -24,7 +24,7 @@ from servecheck.recording.model import (
     StepLine,
     WorkloadLine,
 )
-from servecheck.recording.read import RecordingError, read_recording
+from servecheck.recording.read import RecordingError, read_recording, read_workload
 
 __all__ = [
     "AbortDone",
@@ -53,5 +53,6 @@ __all__ = [
     "event_hash",
     "hex_hash",
     "read_recording",
+    "read_workload",
     "short_hash",
 ]

@@ -23,7 +23,6 @@ from types import NoneType, UnionType
 from typing import Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import attrs
-from attrs import define
 
 from servecheck.recording.model import (
     AbortLine,
@@ -52,6 +51,7 @@ from servecheck.strict import (
     ADD,
     MEND,
     Decode,
+    FileError,
     NotJson,
     Refused,
     fields_of,
@@ -91,22 +91,8 @@ _CUT = "the file was cut or edited: take a whole copy of it"
 _FORMAT = "correct it: this reads recordings as made of vLLM 0.33.0, and no other form"
 
 
-@define(eq=False)
-class RecordingError(Exception):
-    """A recording that cannot be read. `str` gives one line: where, what, and what to do."""
-
-    file: Path
-    line: int | None
-    """From 1; None where the complaint is about the file or not about one line of it."""
-    field: str | None
-    """Path of the field inside the line, such as `new[0].block_ids[2]`."""
-    what: str
-    what_to_do: str
-
-    def __str__(self) -> str:
-        line = "" if self.line is None else f":{self.line}"
-        inside = "" if self.field is None else f", field {self.field}"
-        return f"{self.file}{line}{inside}: {self.what}; {self.what_to_do}"
+class RecordingError(FileError):
+    """A recording that cannot be read."""
 
 
 def read_recording(
@@ -138,6 +124,14 @@ def read_recording(
         _lines(beside("events"), _class(Message)),
         _lines(state, _class(StateLine)) if state.exists() else None,
     )
+
+
+def read_workload(path: Path) -> tuple[WorkloadLine, ...]:
+    """The lines of one workload file, whatever its name is.
+
+    Raises RecordingError for a file that is missing, unreadable or not of the format.
+    """
+    return _lines(path, _workload_line)
 
 
 # --- Texts ----------------------------------------------------------------------------------------

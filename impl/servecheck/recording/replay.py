@@ -1,11 +1,12 @@
-"""Run the specification along a recording, and compare all that the recording shows.
+"""Run the specification, or an engine, along a recording, and compare all that the recording shows.
 
 Theory of operation. A recording says what was asked of the scheduler (workload), and what the
 model answered (`sampled`, `drafts`). Both are input: they become actions of the machine. All the
 rest is output, and must agree: what a pass scheduled, in which order, with which blocks; the
 queues; preemptions; hits; free blocks; what finished and why; the events on the wire with their
 hashes; and where there are states, the whole state twice a step. Nothing of the recorded output
-is ever fed back into the machine, so the first difference ends the run.
+is ever fed back into the machine, so the first difference ends the run. An engine that runs in the
+place of the specification is held against the recording alone.
 
 One step line is carried out in the engine's order: what arrives before the pass, the pass, what
 happens during it, its outcome, a reset in an idle moment.
@@ -19,6 +20,7 @@ from typing import Literal
 
 from attrs import Factory, define, evolve, frozen
 
+from servecheck.engines.whole import MakeWhole, SpecWhole, Whole
 from servecheck.recording import model
 from servecheck.recording.digest import hex_hash, short_hash
 from servecheck.recording.read import RecordingError
@@ -61,7 +63,7 @@ Status = Literal["WAITING", "RUNNING", "PREEMPTED"]
 
 @frozen
 class Difference:
-    """One field in which the machine does not do what was recorded."""
+    """One field in which what runs does not do what was recorded."""
 
     step: int
     place: str
@@ -113,8 +115,11 @@ def config_of(config: model.RunConfig) -> Config:
     )
 
 
-def replay(recording: model.Recording, observe: Observer | None = None) -> Report:
-    """Run the specification along a recording, up to its end or the first difference.
+def replay(
+    recording: model.Recording, observe: Observer | None = None, make: MakeWhole = SpecWhole
+) -> Report:
+    """Run the specification, or what `make` makes, along a recording, up to its end or the first
+    difference.
 
     Raises:
         RecordingError: the recording is of asynchronous scheduling, which needs two steps in
@@ -129,11 +134,8 @@ def replay(recording: model.Recording, observe: Observer | None = None) -> Repor
             what="is true, and this machine keeps one step in flight",
             what_to_do="replay a synchronous run",
         )
-    run = _Run(
-        recording,
-        Machine(config_of(recording.config), policy_of(recording.config)),
-        observe,
-    )
+    machine = Machine(config_of(recording.config), policy_of(recording.config))
+    run = _Run(recording, make(machine), observe)
     for line in recording.steps:
         try:
             run.turn(line)
@@ -166,12 +168,11 @@ def replay(recording: model.Recording, observe: Observer | None = None) -> Repor
 
 @define
 class _Run:
-    """The machine, and how far it has come in each text of the recording."""
+    """What runs, and how far it has come in each text of the recording."""
 
     recording: model.Recording
-    machine: Machine
+    serving: Whole
     observe: Observer | None
-    state: State = Factory(lambda self: self.machine.initial(), takes_self=True)
     arrivals: int = 0
     """Workload lines carried out."""
     messages: int = 0
@@ -188,6 +189,10 @@ class _Run:
     """By resets since the last pass."""
     preemptions: dict[str, int] = Factory(dict)
     """How often each live request was preempted."""
+
+    @property
+    def state(self) -> State:
+        return self.serving.state
 
     # --- one turn of the engine loop ---
 
@@ -254,12 +259,12 @@ class _Run:
     # --- actions ---
 
     def _apply(self, action: Action) -> tuple[Event, ...]:
-        moved = self.machine.apply(self.state, action)
-        if self.observe is not None:
-            self.observe(self.state, action, moved)
-        self.state = moved.state
-        self.wire += _on_the_wire(moved.events)
-        for event in moved.events:
+        before = None if self.observe is None else self.state
+        events = self.serving.apply(action)
+        if self.observe is not None and before is not None:
+            self.observe(before, action, Transition(self.state, events))
+        self.wire += _on_the_wire(events)
+        for event in events:
             match event:
                 case Preempted(id):
                     self.preemptions[id] = self.preemptions.get(id, 0) + 1
@@ -267,7 +272,7 @@ class _Run:
                     self.finished.append(id)
                     self.preemptions.pop(id, None)
                     self.arrived_at.pop(id)
-        return moved.events
+        return events
 
     def _submit(self, line: model.Arrival) -> None:
         youngest = max(self.arrived_at.values(), default=-1)

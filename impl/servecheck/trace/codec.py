@@ -1,24 +1,22 @@
 """Between the values of `model` and JSON, strictly.
 
-There is no list of fields here: the attrs classes are the table. Out, a value becomes an object of
-its attributes, and one of several kinds also says which, by the name of its class in `type`. In,
-`_decoder` builds once for an annotation the function that takes a JSON value to a value of that
-type. Nothing is skipped, guessed or converted: an unknown field, a missing one, `true` for 1, 1.0
-for 1 is refused. A decoder knows only its own value; each level adds its step to the path of a
+There is no list of fields here: the attrs classes are the table (`shape`). Out, a value becomes an
+object of its attributes, and one of several kinds also says which, by the name of its class in
+`type`. In, `_decoder` builds once for a shape the function that takes a JSON value to a value of
+that type. Nothing is skipped, guessed or converted: an unknown field, a missing one, `true` for 1,
+1.0 for 1 is refused. A decoder knows only its own value; each level adds its step to the path of a
 refusal as the exception passes through it, so a good line pays nothing for its address.
 
-The names in `type` are looked up among the classes that an annotation allows. Reading executes
-nothing.
+The names in `type` are looked up among the classes that the shape allows. Reading executes nothing.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable
-from enum import Enum
 from functools import cache
-from types import NoneType, UnionType
-from typing import Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TypeVar, assert_never, get_args
 
 import attrs
 import orjson
@@ -35,7 +33,22 @@ from servecheck.strict import (
     whole,
     wrong,
 )
-from servecheck.trace.model import Digest, Key, TracedEvent
+from servecheck.trace.model import Hex, TracedEvent
+from servecheck.trace.shape import (
+    Bounds,
+    Choice,
+    Flag,
+    Items,
+    Maybe,
+    Number,
+    OneOf,
+    Record,
+    Shape,
+    Text,
+    Whole,
+    record_of,
+    shape_of,
+)
 from servespec.actions import Action
 from servespec.errors import ConfigError, SpecError
 from servespec.events import Reason
@@ -111,10 +124,39 @@ def decode(kind: type[T], value: object) -> T:
     Raises:
         Refused: it stands for none.
     """
-    annotation: type = kind
-    found = _decoder(annotation)(value)
+    annotation: object = kind
+    found = _decoder(shape_of(annotation))(value)
     assert isinstance(found, kind)
     return found
+
+
+@cache
+def _decoder(shape: Shape) -> Decode[object]:
+    """The function that takes a JSON value to a value of this shape."""
+    match shape:
+        case Whole(bounds):
+            return _whole(bounds)
+        case Number(bounds):
+            return _number(bounds)
+        case Flag():
+            return flag
+        case Text():
+            return text
+        case Hex(digits):
+            return _hex(digits)
+        case Choice(values):
+            return _choice(dict(values))
+        case Items(of, fewest):
+            return _items(of, _decoder(of), fewest)
+        case Maybe(of):
+            some = _decoder(of)
+            return lambda value: None if value is None else some(value)
+        case OneOf(kinds):
+            return _one_of({kind.__name__: kind for kind in kinds})
+        case Record():
+            return _record(shape)
+        case _:
+            assert_never(shape)
 
 
 def _hex(digits: int) -> Decode[str]:
@@ -128,45 +170,50 @@ def _hex(digits: int) -> Decode[str]:
     return take
 
 
-@cache
-def _decoder(kind: object) -> Decode[object]:
-    """The function that takes a JSON value to a value of type `kind`."""
-    if kind in _LEAVES:
-        return _LEAVES[kind]
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin is Literal:
-        return _choice({part: part for part in parts})
-    if origin in (Union, UnionType):
-        if NoneType not in parts:
-            return _one_of({part.__name__: part for part in parts})
-        (some,) = (_decoder(part) for part in parts if part is not NoneType)
-        return lambda value: None if value is None else some(value)
-    if origin is tuple and parts[1] is Ellipsis:
-        return _items(_decoder(parts[0]))
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return _choice({m.name if kind is Reason else m.value: m for m in kind})
-    if isinstance(kind, type) and attrs.has(kind):
-        return _record(kind)
-    raise TypeError(f"no JSON form is defined for the annotation {kind}")
+def _whole(bounds: Bounds) -> Decode[int]:
+    def take(value: object) -> int:
+        found = whole(value)
+        if found < bounds.least:
+            raise wrong(f"a whole number ≥ {bounds.least}", value)
+        return found
+
+    return take
 
 
-def _choice(choices: dict[str, object]) -> Decode[object]:
+def _number(bounds: Bounds) -> Decode[float]:
+    below = math.inf if bounds.below is None else bounds.below
+
+    def take(value: object) -> float:
+        found = number(value)
+        if not bounds.least <= found < below:
+            raise wrong(f"a number ≥ {bounds.least} and < {below}", value)
+        return found
+
+    return take
+
+
+def _choice(choices: dict[str | int, object]) -> Decode[object]:
     wanted = f"one of {', '.join(map(shown, choices))}"
 
     def take(value: object) -> object:
-        if isinstance(value, str) and value in choices:
+        # `type`, not isinstance, keeps booleans out.
+        if type(value) in (str, int) and value in choices:
             return choices[value]
         raise wrong(wanted, value)
 
     return take
 
 
-def _items(take: Decode[object]) -> Decode[tuple[object, ...]]:
+def _items(of: Shape, take: Decode[object], fewest: int) -> Decode[tuple[object, ...]]:
+    least = of.bounds.least if isinstance(of, Whole) else None
+
     def items(value: object) -> tuple[object, ...]:
         if not isinstance(value, list):
             raise wrong("a list", value)
-        if take is whole and set(map(type, value)) <= {int}:
-            # Most of a trace is such lists; `type`, not isinstance, keeps booleans out.
+        if len(value) < fewest:
+            raise wrong(f"a list of at least {fewest}", value)
+        if least is not None and set(map(type, value)) <= {int} and min(value, default=0) >= least:
+            # Most of a trace is such lists.
             return tuple(value)
         found: list[object] = []
         for position, item in enumerate(value):
@@ -179,9 +226,9 @@ def _items(take: Decode[object]) -> Decode[tuple[object, ...]]:
     return items
 
 
-def _one_of(kinds: dict[str, type]) -> Decode[object]:
+def _one_of(kinds: dict[str, type[attrs.AttrsInstance]]) -> Decode[object]:
     """Takes an object that says in `type` which of the kinds it is."""
-    name = _choice(dict(zip(kinds, kinds, strict=True)))
+    name = _choice({kind: kind for kind in kinds})
 
     def take(value: object) -> object:
         fields = dict(fields_of(value))
@@ -191,17 +238,16 @@ def _one_of(kinds: dict[str, type]) -> Decode[object]:
             kind = kinds[str(name(fields.pop("type")))]
         except Refused as refused:
             raise refused.under("type") from None
-        return _decoder(kind)(fields)
+        return _decoder(record_of(kind))(fields)
 
     return take
 
 
-def _record(kind: type[attrs.AttrsInstance]) -> Decode[object]:
-    """Takes an object to a `kind`: all its attributes (those with a default may be absent)."""
-    make: Callable[..., object] = kind
-    hints = get_type_hints(kind, include_extras=True)
-    named = {item.name: item.default is attrs.NOTHING for item in attrs.fields(kind)}
-    takes = {name: _decoder(hints[name]) for name in named}
+def _record(shape: Record) -> Decode[object]:
+    """Takes an object to a value of its class."""
+    make: Callable[..., object] = shape.kind
+    named = {member.name: member.needed for member in shape.members}
+    takes = {member.name: _decoder(member.shape) for member in shape.members}
 
     def take(value: object) -> object:
         made: dict[str, object] = {}
@@ -223,13 +269,3 @@ def _record(kind: type[attrs.AttrsInstance]) -> Decode[object]:
             raise Refused(f"{error.where}: {error.what}", error.remedy) from None
 
     return take
-
-
-_LEAVES: dict[object, Decode[object]] = {
-    int: whole,
-    float: number,
-    bool: flag,
-    str: text,
-    Key: _hex(64),
-    Digest: _hex(16),
-}

@@ -30,7 +30,17 @@ from servespec.chain import Tokens
 from servespec.config import Config, usable_blocks
 from servespec.machine import Machine, acceptable
 from servespec.plan import State
-from servespec.policy import MINIATURE, VLLM_0_33, Order, Policy, StepMix, Victim, prioritised
+from servespec.policy import (
+    MINIATURE,
+    VLLM_0_33,
+    Admission,
+    AfterPreemption,
+    Order,
+    Policy,
+    StepMix,
+    Victim,
+    prioritised,
+)
 from servespec.properties import Fall, step_of
 
 ALPHABET = 2
@@ -169,6 +179,16 @@ TARGETS = (
         "BUD-2-no-victim",
         Config(7, 2, 12, 6, 4),
         evolve(VLLM_0_33, victim=Victim.NONE),
+    ),
+    Target(
+        "BUD-2",
+        "BUD-2-given-back",
+        Config(7, 2, 14, 3, 2),
+        evolve(
+            prioritised(VLLM_0_33),
+            admission=Admission.STEP,
+            after_preemption=AfterPreemption.GO_ON,
+        ),
     ),
     Target("EVI-1", "EVI-1", Config(6, 2, 12, 8, 3), MINIATURE),
     Target("LIV-1", "LIV-1", Config(6, 2, 6, 4, 3), VLLM_0_33, longest_text_fits),

@@ -20,8 +20,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from attrs import define, frozen
+from attrs import frozen
 
+from servecheck.strict import FileError
 from servespec.actions import Action
 from servespec.config import Config
 from servespec.events import (
@@ -39,36 +40,30 @@ from servespec.machine import Machine
 from servespec.policy import Policy
 
 FORMAT: Literal["servecheck-trace"] = "servecheck-trace"
-VERSION = 1
+VERSION: Literal[1] = 1
 FIRST_LINE = 2
 """The line of the first action; the header is line 1."""
 
-Key = Annotated[str, "64 hex digits"]
+
+@frozen
+class Hex:
+    """So many hex digits, in small letters."""
+
+    digits: int
+
+
+Key = Annotated[str, Hex(64)]
 """Names the content of a full block."""
 
-Digest = Annotated[str, "16 hex digits"]
+Digest = Annotated[str, Hex(16)]
 """The first 64 bits of the SHA-256 of an observation as canonical JSON."""
 
 Blocks = tuple[int, ...]
 Tokens = tuple[int, ...]
 
 
-@define(eq=False)
-class TraceError(Exception):
-    """A trace that cannot be read or written. `str` gives one line: where, what, what to do."""
-
-    file: Path
-    line: int | None
-    """From 1; None where the complaint is about the file."""
-    field: str | None
-    """Path of the field inside the line, such as `events[0].key`."""
-    what: str
-    what_to_do: str
-
-    def __str__(self) -> str:
-        line = "" if self.line is None else f":{self.line}"
-        inside = "" if self.field is None else f", field {self.field}"
-        return f"{self.file}{line}{inside}: {self.what}; {self.what_to_do}"
+class TraceError(FileError):
+    """A trace that cannot be read or written."""
 
 
 # --- first line ----------------------------------------------------------------------------
@@ -87,7 +82,7 @@ class Header:
     """The machine that was moved, and who moved it."""
 
     format: Literal["servecheck-trace"]
-    version: int
+    version: Literal[1]
     engine: str
     """Who answered: `spec` is the specification itself."""
     profile: str | None

@@ -1,10 +1,11 @@
-"""Runs the specification along a trace, and compares all that the trace shows.
+"""Runs the specification, or an engine, along a trace, and compares all that the trace shows.
 
 Theory of operation. The actions are input; events, digests and snapshots are output and must come
 out again. The first line on which something does not is told. A digest says that a state differs
 and not in what: the snapshot of the same line does, or else the next one, which the run goes on to
 reach. The run always goes on as far as the actions are enabled, so that the verdict is compared
-whether or not the lines are.
+whether or not the lines are. An engine that shows its whole state (`engines.whole`) may run in the
+place of the specification: then nobody but the trace says what is right.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 
 from attrs import define, field, fields_dict, frozen
 
+from servecheck.engines.whole import MakeWhole, SpecWhole
 from servecheck.trace.lasso import WATCHED
 from servecheck.trace.model import FIRST_LINE, Line, Observation, Trace, Verdict
 from servecheck.trace.observe import digest_of, observe, traced
@@ -33,6 +35,7 @@ class Difference:
     field: str
     recorded: object
     specified: object
+    """Or seen, of an engine that runs in the place of the specification."""
 
 
 @frozen
@@ -49,6 +52,8 @@ class TraceReport:
 
     actions: int
     """Of the trace."""
+    done: int
+    """Actions that were carried out."""
     agreed: int
     """Actions up to the first line that differs."""
     differences: tuple[Difference, ...]
@@ -67,26 +72,35 @@ class TraceReport:
         return not self.differences
 
 
-def replay_trace(trace: Trace, watch: bool = True) -> TraceReport:
-    """Run the specification along a trace. `watch` asks every property on the way."""
-    machine = trace.machine
-    state = machine.initial()
-    watcher = Watch(machine, state, WATCHED.values() if watch else ())
+def replay_trace(trace: Trace, watch: bool = True, make: MakeWhole = SpecWhole) -> TraceReport:
+    """Run the specification, or what `make` makes, along a trace. `watch` asks every property on
+    the way; the states of an engine have no content, so ask none of an engine."""
+    serving = make(trace.machine)
+    watcher = Watch(trace.machine, serving.state, WATCHED.values() if watch else ())
     compared = _Comparison()
     fallen: list[FellAt] = []
     done = 0
     for at, line in enumerate(trace.lines, start=FIRST_LINE):
+        before = serving.state
         try:
-            moved = machine.apply(state, line.action)
+            events = serving.apply(line.action)
         except ActionDisabled as error:
-            compared.stop(at, line, error)
+            compared.stop(at, line, str(error))
             break
+        except Exception as error:
+            if make is SpecWhole:
+                raise
+            # An engine that raises does not do what was recorded.
+            compared.stop(at, line, f"{type(error).__name__}: {error}")
+            break
+        moved = Transition(serving.state, events)
         compared.see(at, line, moved)
-        fallen += (FellAt(line.n, fall) for fall in watcher.see(state, line.action, moved))
-        state, done = moved.state, done + 1
+        fallen += (FellAt(line.n, fall) for fall in watcher.see(before, line.action, moved))
+        done += 1
     differences = tuple(compared.differences)
     return TraceReport(
         len(trace.lines),
+        done,
         differences[0].n if differences else done,
         differences,
         tuple(fallen),
@@ -120,10 +134,10 @@ class _Comparison:
             self.seeking = line.state is None
         self.differences += _in_state(at, line, seen)
 
-    def stop(self, at: int, line: Line, error: ActionDisabled) -> None:
-        """The run ends here: the machine does not offer the recorded action."""
+    def stop(self, at: int, line: Line, why: str) -> None:
+        """The run ends here: what runs does not offer the recorded action, or raises."""
         if not self.differences:
-            self.differences.append(Difference(at, line.n, "action", line.action, str(error)))
+            self.differences.append(Difference(at, line.n, "action", line.action, why))
 
 
 def _in_state(at: int, line: Line, seen: Observation) -> Iterator[Difference]:

@@ -14,26 +14,29 @@ again, the file is closed and a `TraceError` says so.
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from io import FileIO
+from os import getpid
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from attrs import define, evolve, field
 
 from servecheck.strict import Refused
-from servecheck.trace.codec import encode
+from servecheck.trace.codec import canonical, encode
 from servecheck.trace.model import FORMAT, VERSION, Header, Line, Packages, TraceError, Verdict
 from servecheck.trace.observe import digest_of, observe, traced
 from servespec.actions import Action
+from servespec.errors import SpecError
 from servespec.machine import Machine, Transition
 from servespec.policy import PROFILES, Policy, prioritised
 
 SNAPSHOT_EVERY = 50
 """Actions from one snapshot to the next."""
+
+MAKE_ROOM = "free some space there, or name another file"
 
 
 def profile_of(policy: Policy) -> str | None:
@@ -52,7 +55,7 @@ def packages() -> Packages:
 
 
 @define
-class TraceWriter:
+class TraceWriter(AbstractContextManager["TraceWriter"]):
     """A trace under way. Making one begins the file anew.
 
     Raises:
@@ -115,15 +118,7 @@ class TraceWriter:
         self._over = True
         self._file.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _put(self, line: Header | Line | Verdict) -> None:
@@ -154,8 +149,7 @@ class TraceWriter:
     def _failed(self, error: OSError | ValueError) -> TraceError:
         why = error.strerror if isinstance(error, OSError) else str(error)
         line = self._lines + 1 if self._lines else None
-        advice = "free some space there, or name another file"
-        return TraceError(self.path, line, None, f"cannot be written ({why})", advice)
+        return TraceError(self.path, line, None, f"cannot be written ({why})", MAKE_ROOM)
 
 
 def record(
@@ -181,3 +175,52 @@ def record(
             state = moved.state
         if verdict is not None:
             trace.verdict(verdict)
+
+
+def not_legal(machine: Machine, actions: Iterable[Action]) -> str | None:
+    """Why the machine does not carry these actions out to their end, if it does not."""
+    state = machine.initial()
+    try:
+        for action in actions:
+            state = machine.apply(state, action).state
+    except SpecError as error:
+        return str(error)
+    return None
+
+
+def keep(
+    folder: Path,
+    name: str,
+    machine: Machine,
+    actions: Sequence[Action],
+    verdict: Verdict,
+    *,
+    seed: int | None = None,
+) -> Path:
+    """Record a failing run in a file of its own, and return its path.
+
+    The file is NAME-DIGEST.jsonl, by the program that it holds, and appears whole: of two searches
+    that write into a folder at once neither takes the other's place, and a program that is found
+    again is there once. A program that the machine does not carry out to its end is kept as far
+    as it goes.
+
+    Raises:
+        TraceError: it cannot be written.
+    """
+    program = canonical((machine.config, machine.policy, tuple(actions)))
+    path = folder / f"{name}-{sha256(program).hexdigest()[:8]}.jsonl"
+    half = folder / f".{path.name}.{getpid()}"
+    try:
+        with suppress(SpecError):
+            record(half, machine, actions, verdict, seed=seed)
+        half.replace(path)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise TraceError(path, None, None, f"cannot be written ({why})", MAKE_ROOM) from None
+    except TraceError as error:
+        error.file = path
+        raise
+    finally:
+        with suppress(OSError):
+            half.unlink(missing_ok=True)
+    return path

@@ -89,7 +89,15 @@ def write(scene: Scene, path: Path) -> None:
     Raises:
         ViewError: the ending is not known, the file cannot be written, or not this kind of file.
     """
-    content = writer_for(path)(scene)
+    save(writer_for(path)(scene), path)
+
+
+def save(content: bytes, path: Path) -> None:
+    """Write the content of a file, whole or not at all.
+
+    Raises:
+        ViewError: it cannot be written.
+    """
     opened = False
     try:
         with path.open("wb") as file:

@@ -1,6 +1,15 @@
 """Every property of the specification, by its number: `PROPERTIES`."""
 
-from servespec.properties import content, history, passes, queues, reports, states, transitions
+from servespec.properties import (
+    budget,
+    content,
+    history,
+    passes,
+    queues,
+    reports,
+    states,
+    transitions,
+)
 from servespec.properties.base import (
     HELD,
     REGISTRY,
@@ -33,6 +42,7 @@ __all__ = [
     "Property",
     "Renaming",
     "Step",
+    "budget",
     "content",
     "history",
     "passes",

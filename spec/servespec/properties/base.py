@@ -23,13 +23,13 @@ from enum import Enum
 from functools import cached_property
 from typing import Protocol
 
-from attrs import frozen
+from attrs import field, frozen
 
 from servespec.chain import Namespace, Token, Tokens
 from servespec.config import Config
 from servespec.events import Event
-from servespec.machine import Action, Machine, Transition
-from servespec.plan import State
+from servespec.machine import Action, Machine, Schedule, Transition
+from servespec.plan import Planned, State
 from servespec.policy import Policy
 from servespec.pool import Blocks
 from servespec.properties.form import malformed
@@ -67,6 +67,8 @@ class Step:
     action: Action
     after: State
     events: tuple[Event, ...]
+    applied: bool = field(default=False, eq=False)
+    """The machine itself has made it; any other step may be an engine's."""
 
     @cached_property
     def problem(self) -> str | None:
@@ -76,7 +78,7 @@ class Step:
 
 def step_of(machine: Machine, before: State, action: Action, moved: Transition) -> Step:
     """The step that `apply` has just made."""
-    return Step(machine, before, action, moved.state, moved.events)
+    return Step(machine, before, action, moved.state, moved.events, applied=True)
 
 
 @frozen
@@ -217,6 +219,11 @@ def verdict(antecedent: bool, problem: str | None) -> Outcome:
     if problem is not None:
         return Fall(problem)
     return HELD if antecedent else VACUOUS
+
+
+def planned(step: Step) -> tuple[Planned, ...] | None:
+    """The plan that this step has made, if it is a Schedule."""
+    return step.after.in_flight[-1].entries if isinstance(step.action, Schedule) else None
 
 
 def tables(state: State) -> tuple[Blocks, ...]:

@@ -14,7 +14,7 @@ from servespec.events import Reason
 from servespec.policy import AfterPreemption, Batching, HeadOfLine, StepMix, Victim
 from servespec.properties import readings
 from servespec.properties.base import Step
-from servespec.properties.fold import Moment
+from servespec.properties.books import Moment
 from servespec.request import Request
 
 
@@ -30,7 +30,7 @@ def shared_prefix(step: Step, m: Moment, request: Request) -> int:
     """Blocks that a look-up finds at this moment: the longest cached prefix under the cap."""
     size = step.machine.config.block_size
     most = readings.can_be_shared(step.machine.policy, request.length, size)
-    found = (key in m.index for key in request.keys[:most])
+    found = (bool(m.index.get(key)) for key in request.keys[:most])
     return sum(takewhile(bool, found))
 
 
@@ -119,6 +119,26 @@ def shut(step: Step, m: Moment) -> frozenset[Reason]:
     return frozenset(reason for reason, true in reasons.items() if true)
 
 
+def has_turn(m: Moment, r: Request) -> bool:
+    """Those who run have their turns in list order."""
+    return m.turn is not None and m.turn.id == r.id
+
+
+def admissions_have_come(step: Step, m: Moment) -> bool:
+    """Running first, all who run have had their turn; prefill first, none has that ran before."""
+    if step.machine.policy.step_mix is StepMix.RUNNING_FIRST:
+        return m.turn is None
+    return all(e.admitted for e in m.served)
+
+
+def can_be_asked(step: Step, m: Moment, r: Request) -> bool:
+    """A waiting request has its turn: it is the head, or all before it were passed over."""
+    skips = step.machine.policy.head_of_line is HeadOfLine.SKIP
+    ahead = takewhile(lambda w: w.id != r.id, m.waiting)
+    over = all(skips and w.id in m.passed for w in ahead)
+    return over and r.id not in m.passed and admissions_have_come(step, m)
+
+
 SHUTS = frozenset({Reason.NO_TOKENS, Reason.NO_SEATS, Reason.PREEMPTION, Reason.BATCH})
 """Reasons that end admissions, whoever is asked next."""
 
@@ -129,10 +149,14 @@ def ends_admissions(step: Step, reason: Reason) -> bool:
 
 
 def true_reason(step: Step, m: Moment, r: Request, reason: Reason) -> bool:
-    """Whether a request gets nothing at this moment for the reason that is named."""
+    """Whether a request has its turn at this moment, and gets nothing for the reason that is
+    named."""
     policy = step.machine.policy
     if any(r.id == w.id for w in m.waiting):
-        return reason in shut(step, m) or reason is refusal(step, m, r)
+        true = reason in shut(step, m) or reason is refusal(step, m, r)
+        return true and can_be_asked(step, m, r)
+    if not has_turn(m, r):
+        return False
     match reason:
         case Reason.NO_TOKENS:
             return m.left == 0

@@ -6,15 +6,15 @@ reading of the rules, written from the events alone: it takes them for the decis
 its own, and calls neither the pool's verbs nor the scheduler's moves nor policy's choice functions.
 
 Events may be wrong. What cannot be folded at all (somebody ends who was not there) is a *problem*:
-the fold stops, and every property that reads it falls with that (`folded_property`).
+the fold stops, and every property that reads it (`servespec.properties.folded`) falls with that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 
-from attrs import define, evolve, frozen
+from attrs import define, evolve
 
 from servespec.chain import Chain, Tokens
 from servespec.events import (
@@ -33,84 +33,11 @@ from servespec.events import (
 )
 from servespec.machine import Abort, Action, Complete, Discard, ResetCache, Schedule, Submit
 from servespec.plan import PADDING, Plan, Planned
-from servespec.policy import Unhashed
 from servespec.pool import Blocks
 from servespec.properties import readings
-from servespec.properties.base import Fall, Falls, Outcome, Step, holders, step_property
+from servespec.properties.base import Step
+from servespec.properties.books import BlockBooks, Moment, changed
 from servespec.request import Request
-
-
-@frozen
-class Moment:
-    """One event, and what stood in the books just before it."""
-
-    event: Event
-    queue: Blocks
-    index: dict[Chain, Blocks]
-    waiting: tuple[Request, ...]
-    running: tuple[Request, ...]
-    hits: int
-    """Of an admission: how many blocks of its table it shares."""
-    left: int
-    """Tokens that the pass has left for whoever has its turn."""
-    served: tuple[Planned, ...]
-    """Who is scheduled so far."""
-    passed: tuple[str, ...]
-    """Who has had its turn so far."""
-    preempted: int
-    """How many gave way so far."""
-
-    @property
-    def turn(self) -> Request | None:
-        """The running request whose turn it is."""
-        return next((r for r in self.running if r.id not in self.passed), None)
-
-    def find(self, request_id: str) -> Request | None:
-        live = chain(self.running, self.waiting)
-        return next((r for r in live if r.id == request_id), None)
-
-
-@frozen
-class Folded:
-    """A step, folded: its moments, and what must be there afterwards."""
-
-    step: Step
-    moments: tuple[Moment, ...]
-    queue: Blocks
-    index: dict[Chain, Blocks]
-    waiting: tuple[Request, ...]
-    running: tuple[Request, ...]
-    in_flight: tuple[Plan, ...]
-    problem: str | None
-
-
-_last: list[Folded] = []
-
-
-def folded(step: Step) -> Folded:
-    """The fold of a step. Several properties ask for it, one after the other: the last one is
-    kept."""
-    if not _last or _last[0].step is not step:
-        _last[:] = [Fold.of(step).whole()]
-    return _last[0]
-
-
-def folded_property(
-    name: str, *falls: Falls
-) -> Callable[[Callable[[Folded], Outcome]], Callable[[Folded], Outcome]]:
-    """Register a property of kind T that is asked of the fold."""
-
-    def register(check: Callable[[Folded], Outcome]) -> Callable[[Folded], Outcome]:
-        def asked(step: Step) -> Outcome:
-            fold = folded(step)
-            return check(fold) if fold.problem is None else Fall(fold.problem)
-
-        asked.__doc__ = check.__doc__
-        step_property(name, *falls)(asked)
-        return check
-
-    return register
-
 
 _PASS = (Admitted, Scheduled, Skipped, Preempted, BlockRemoved, BlockStored)
 TELLS: dict[type[Action], tuple[type[Event], ...]] = {
@@ -129,10 +56,7 @@ class Fold:
     """Walks the events of one step; afterwards its books say what must be there."""
 
     step: Step
-    queue: list[int]
-    index: dict[Chain, Blocks]
-    keys: dict[int, Chain]
-    held: dict[int, int]
+    blocks: BlockBooks
     waiting: list[Request]
     running: list[Request]
     in_flight: list[Plan]
@@ -151,34 +75,14 @@ class Fold:
     @staticmethod
     def of(step: Step) -> Fold:
         """The fold at the beginning of a step."""
-        before = step.before
-        pool, plans = before.pool, before.in_flight
+        before, plans = step.before, step.before.in_flight
         return Fold(
             step,
-            list(pool.free),
-            {**pool.index.copies},
-            {b: block.key for b, block in enumerate(pool.blocks) if block.key is not None},
-            holders(before),
+            BlockBooks.of(step.machine.policy, before),
             list(before.waiting),
             list(before.running),
             list(plans[1:] if isinstance(step.action, Complete) else plans),
             step.machine.config.max_num_batched_tokens,
-        )
-
-    def whole(self) -> Folded:
-        """Fold all of the step."""
-        if self.step.problem is not None:
-            return Folded(self.step, (), (), {}, (), (), (), self.step.problem)
-        moments = tuple(self.moments())
-        return Folded(
-            self.step,
-            moments,
-            tuple(self.queue),
-            self.index,
-            tuple(self.waiting),
-            tuple(self.running),
-            tuple(self.in_flight),
-            self.problem,
         )
 
     @property
@@ -199,8 +103,8 @@ class Fold:
             hits = self._hits(event, events[at:])
             yield Moment(
                 event,
-                tuple(self.queue),
-                self.index,
+                tuple(self.blocks.queue),
+                self.blocks.index,
                 tuple(self.waiting),
                 tuple(self.running),
                 hits,
@@ -217,7 +121,7 @@ class Fold:
                 self.in_flight.append(Plan(self.served))
             case Complete():
                 for table in self.step.before.in_flight[0].deferred:
-                    self._release(table)
+                    self.blocks.release(table)
             case Discard():
                 self._discard()
         if any(isinstance(e, Finished) for e in events):
@@ -251,11 +155,9 @@ class Fold:
             case BlockStored(block, key, _):
                 self._store(block, key)
             case BlockRemoved(block, key):
-                self.keys.pop(block, None)
-                self._name(key, tuple(b for b in self.index.get(key, ()) if b != block))
+                self.blocks.forget(block, key)
             case CacheCleared():
-                self.keys.clear()
-                self.index = {}
+                self.blocks.clear()
 
     # --- requests ------------------------------------------------------------------------
 
@@ -292,8 +194,8 @@ class Fold:
             self.problem = self.problem or f"{event.id} took more blocks than it has"
             return
         shared = event.blocks[:hits]
-        self._hold(shared)
-        admitted = _changed(
+        self.blocks.hold(shared)
+        admitted = changed(
             self.waiting.pop(at), computed=event.hit_tokens, table=shared, published=hits
         )
         self.running.append(admitted)
@@ -307,7 +209,7 @@ class Fold:
         drafts: Tokens = r.drafts or (PADDING,) * event.drafts
         used, end = drafts[: event.drafts], r.computed + event.tokens
         table, yields = r.table + event.new_blocks, end >= r.length
-        self._hold(event.new_blocks)
+        self.blocks.hold(event.new_blocks)
         entry = Planned(
             r.id,
             r.namespace,
@@ -320,7 +222,7 @@ class Fold:
             r.id in self.joined,
             r.prefilling,
         )
-        self.running[at] = _changed(
+        self.running[at] = changed(
             r, computed=end, table=table, drafts=(), prefilling=not yields, published=r.published
         )
         self.served += (entry,)
@@ -343,7 +245,7 @@ class Fold:
         self.passed = tuple(i for i in self.passed if i != request_id)
         self.joined = tuple(i for i in self.joined if i != request_id)
         self.preempted += 1
-        back = _changed(victim, computed=0, table=(), published=0)
+        back = changed(victim, computed=0, table=(), published=0)
         self.waiting = readings.queued(self.step.machine.policy, self.waiting, back, True)
         self._let_go(victim)
 
@@ -364,7 +266,7 @@ class Fold:
             return
         r = self.running[at]
         used, kept = len(entry.drafts), len(event.tokens)
-        self.running[at] = _changed(
+        self.running[at] = changed(
             r,
             computed=r.computed - (1 + used - kept),
             table=r.table,
@@ -383,21 +285,10 @@ class Fold:
 
     # --- blocks --------------------------------------------------------------------------
 
-    def _hold(self, table: Blocks) -> None:
-        if table:
-            for b in table:
-                self.held[b] = self.held.get(b, 0) + 1
-            self.queue = [b for b in self.queue if b not in table]
-
-    def _name(self, key: Chain, copies: Blocks) -> None:
-        self.index = {**self.index, key: copies}
-        if not copies:
-            del self.index[key]
-
     def _store(self, block: int, key: Chain) -> None:
         for at, r in enumerate(self.running):
             if r.published < len(r.table) and r.table[r.published] == block:
-                self.running[at] = _changed(
+                self.running[at] = changed(
                     r,
                     computed=r.computed,
                     table=r.table,
@@ -405,8 +296,7 @@ class Fold:
                     drafts=r.drafts,
                     prefilling=r.prefilling,
                 )
-                self.keys[block] = key
-                self._name(key, (*self.index.get(key, ()), block))
+                self.blocks.store(block, key)
                 return
         self.problem = f"block {block} was stored, and is nobody's next to publish"
 
@@ -428,17 +318,7 @@ class Fold:
             plan = self.in_flight[last]
             self.in_flight[last] = Plan(plan.entries, (*plan.deferred, gone.table))
         else:
-            self._release(gone.table)
-
-    def _release(self, table: Blocks) -> None:
-        """LRU-3: [un-hashed, by policy] + old order + [hashed, in the order of the walk]."""
-        policy = self.step.machine.policy
-        walk = readings.let_go(policy, table)
-        for b in walk:
-            self.held[b] = self.held.get(b, 0) - 1
-        freed = [b for b in walk if self.held[b] == 0]
-        first = [b for b in freed if b not in self.keys and policy.unhashed is Unhashed.TO_HEAD]
-        self.queue = first + self.queue + [b for b in freed if b not in first]
+            self.blocks.release(gone.table)
 
     def _discard(self) -> None:
         plan, policy = self.in_flight.pop(), self.step.machine.policy
@@ -448,8 +328,8 @@ class Fold:
                 continue
             keep = len(entry.table) - readings.given_back(policy, entry.new_blocks)
             r = self.running[at]
-            self._release(r.table[keep:])
-            self.running[at] = _changed(
+            self.blocks.release(r.table[keep:])
+            self.running[at] = changed(
                 r,
                 computed=entry.start,
                 table=r.table[:keep],
@@ -457,33 +337,4 @@ class Fold:
                 prefilling=entry.was_prefilling,
             )
         for table in plan.deferred:
-            self._release(table)
-
-
-def _changed(
-    r: Request,
-    *,
-    computed: int,
-    table: Blocks,
-    published: int,
-    drafts: Tokens = (),
-    prefilling: bool = True,
-    output: Tokens | None = None,
-) -> Request:
-    """A request with other books; without drafts, and prefilling, if nothing else is said."""
-    return Request(
-        r.id,
-        r.namespace,
-        r.prompt,
-        r.max_tokens,
-        r.priority,
-        r.stop,
-        r.arrival,
-        r.keys,
-        r.output if output is None else output,
-        computed,
-        table,
-        published,
-        drafts,
-        prefilling,
-    )
+            self.blocks.release(table)

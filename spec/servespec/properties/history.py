@@ -23,7 +23,9 @@ from servespec.properties.base import (
 def idle_cached(state: State) -> frozenset[int]:
     """Blocks with a key that nobody holds: what can be evicted."""
     pool = state.pool
-    return frozenset(b for b in pool.free if pool.blocks[b].key is not None)
+    return frozenset(
+        b for b, block in enumerate(pool.blocks) if block.key is not None
+    ).intersection(pool.free)
 
 
 @frozen

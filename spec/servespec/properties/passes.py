@@ -2,145 +2,34 @@
 
 from __future__ import annotations
 
-from servespec.config import Config
 from servespec.events import Admitted, Preempted, Reason, Scheduled, Skipped
 from servespec.machine import Schedule
-from servespec.plan import Planned
-from servespec.policy import HeadOfLine, Policy, StepMix, Victim
+from servespec.policy import StepMix
 from servespec.properties import readings
 from servespec.properties.base import (
     HELD,
     VACUOUS,
     Fall,
-    Falls,
     Outcome,
     Step,
-    step_property,
+    planned,
     verdict,
 )
+from servespec.properties.books import Moment
 from servespec.properties.dues import (
     blocks_lacking,
+    can_be_asked,
     due_admitted,
     due_running,
     ends_admissions,
+    has_turn,
     refusal,
     shut,
     true_reason,
 )
-from servespec.properties.fold import Folded, Moment, folded_property
-
-
-def planned(step: Step) -> tuple[Planned, ...] | None:
-    """The plan that this step has made, if it is a Schedule."""
-    return step.after.in_flight[-1].entries if isinstance(step.action, Schedule) else None
-
+from servespec.properties.folded import Folded, folded_property
 
 # --- tokens --------------------------------------------------------------------------------
-
-
-@step_property("BUD-1")
-def budget_is_kept(step: Step) -> Outcome:
-    """A pass schedules at most the token budget, at most max_num_seqs requests run, and none is
-    scheduled twice."""
-    plan = planned(step)
-    if plan is None:
-        return VACUOUS
-    config = step.machine.config
-    total = sum(len(e.tokens) for e in plan)
-    if total > config.max_num_batched_tokens:
-        return Fall(f"{total} tokens of {config.max_num_batched_tokens}")
-    if len(step.after.running) > config.max_num_seqs:
-        return Fall(f"{len(step.after.running)} requests run, at most {config.max_num_seqs} may")
-    if len({e.id for e in plan}) != len(plan):
-        return Fall("a request is scheduled twice")
-    return verdict(bool(plan), None)
-
-
-def drafts_before_the_left_out(step: Step) -> bool:
-    """Somebody got drafts scheduled before somebody was left out for want of tokens."""
-    drafts = False
-    for e in step.events:
-        drafts = drafts or (isinstance(e, Scheduled) and e.drafts > 0)
-        if drafts and isinstance(e, Skipped) and e.reason is Reason.NO_TOKENS:
-            return True
-    return False
-
-
-def overtaken_by_prefill(step: Step) -> bool:
-    """Those who run waited for an admission."""
-    return any(isinstance(e, Skipped) and e.reason is Reason.PREFILL for e in step.events)
-
-
-def overtaken_for_want_of_blocks(step: Step) -> bool:
-    """A running prefill found no blocks, and somebody was admitted behind it."""
-    prefills = {r.id for r in step.before.running if r.prefilling}
-    passed = False
-    for e in step.events:
-        if isinstance(e, Skipped) and e.reason is Reason.NO_BLOCKS:
-            passed = passed or e.id in prefills
-        if passed and isinstance(e, Admitted):
-            return True
-    return False
-
-
-def _drafts_eat_budget(config: Config, policy: Policy) -> bool:
-    return config.num_speculative_tokens > 0
-
-
-def _prefill_first(config: Config, policy: Policy) -> bool:
-    return policy.step_mix is StepMix.PREFILL_FIRST
-
-
-def _nobody_gives_way(config: Config, policy: Policy) -> bool:
-    return policy.victim is Victim.NONE
-
-
-@step_property(
-    "BUD-2",
-    Falls(
-        under=_drafts_eat_budget,
-        when="drafts are scheduled (γ > 0)",
-        why="the drafts of a request in front use up the budget of a decode behind it",
-        trace="BUD-2.jsonl",
-        cause=drafts_before_the_left_out,
-    ),
-    Falls(
-        under=_prefill_first,
-        when="prefill goes first",
-        why="a step that admits somebody leaves every decode out",
-        trace="BUD-2-prefill-first.jsonl",
-        cause=overtaken_by_prefill,
-        lasts=True,
-    ),
-    Falls(
-        under=_nobody_gives_way,
-        when="nobody is preempted",
-        why=(
-            "a prefill that found no blocks keeps its place, and a request admitted behind it "
-            "decodes by the time that it finds them, and takes the budget"
-        ),
-        trace="BUD-2-no-victim.jsonl",
-        cause=overtaken_for_want_of_blocks,
-        lasts=True,
-    ),
-)
-def decodes_are_not_starved(step: Step) -> Outcome:
-    """No decode is left out, for want of tokens, of a pass in which a prefill gets tokens."""
-    plan = planned(step)
-    if plan is None:
-        return VACUOUS
-    decoding = {r.id for r in step.before.running if not r.prefilling}
-    decoding -= {e.id for e in step.events if isinstance(e, Preempted)}
-    prefills = [e for e in plan if e.admitted or e.was_prefilling]
-    want = {Reason.NO_TOKENS, Reason.PREFILL}
-    left = [
-        e.id
-        for e in step.events
-        if isinstance(e, Skipped) and e.reason in want and e.id in decoding
-    ]
-    if prefills and left:
-        return Fall(f"{left} decode and get nothing, {[e.id for e in prefills]} prefill")
-    return verdict(bool(prefills) and bool(decoding), None)
 
 
 @folded_property("TOK-1")
@@ -148,7 +37,7 @@ def everybody_gets_its_due(fold: Folded) -> Outcome:
     """Who is scheduled gets exactly the tokens that are due to it: what is left of its text and its
     drafts, under the threshold, the tokens left and max_model_len; an admission what its hits
     leave, padded where the batch is uniform. Of its drafts those are used that these tokens
-    reach."""
+    reach. Those who run have their turns in list order."""
     step, joined, asked = fold.step, set[str](), False
     for m in fold.moments:
         match m.event:
@@ -161,6 +50,8 @@ def everybody_gets_its_due(fold: Folded) -> Outcome:
                 if r is None:
                     continue
                 new = id in joined
+                if not new and not has_turn(m, r):
+                    return Fall(f"{id} is scheduled out of its turn")
                 due = due_admitted(step, m, r, r.computed) if new else due_running(step, m, r)
                 if isinstance(due, Reason):
                     return Fall(f"{id} is admitted, and {due.name} is true")
@@ -175,24 +66,23 @@ def everybody_gets_its_due(fold: Folded) -> Outcome:
 @folded_property("ADM-1")
 def admissions_are_in_turn(fold: Folded) -> Outcome:
     """Who is admitted is the head of the waiting queue, or, where policy passes refused ones over,
-    the first that was not; it finds room; and admissions are not shut: by a preemption in the
+    the first that was not; those who run have their turns before it, or after, by policy; it
+    finds room; and admissions are not shut: by a preemption in the
     pass where policy says so, by a static batch, for want of tokens or seats."""
     step, admitted = fold.step, False
-    skips = step.machine.policy.head_of_line is HeadOfLine.SKIP
     for m in fold.moments:
-        if not isinstance(m.event, Admitted):
+        r = m.find(m.event.id) if isinstance(m.event, Admitted) else None
+        if r is None:
             continue
         admitted = True
-        places = [w.id for w in m.waiting]
-        ahead = places[: places.index(m.event.id)]
-        if m.event.id in m.passed or any(not skips or w not in m.passed for w in ahead):
-            return Fall(f"{m.event.id} is admitted out of its turn: {places} wait")
+        if not can_be_asked(step, m, r):
+            return Fall(f"{r.id} is admitted out of its turn: {[w.id for w in m.waiting]} wait")
         why = shut(step, m)
         if why:
-            return Fall(f"{m.event.id} is admitted, and admissions are shut: {_names(why)}")
-        refused = refusal(step, m, m.waiting[len(ahead)])
+            return Fall(f"{r.id} is admitted, and admissions are shut: {_names(why)}")
+        refused = refusal(step, m, r)
         if refused is not None:
-            return Fall(f"{m.event.id} is admitted, and {refused.name} is true")
+            return Fall(f"{r.id} is admitted, and {refused.name} is true")
     return verdict(admitted, None)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from servespec.events import Admitted, BlockRemoved, BlockStored, Scheduled
 from servespec.properties import readings
 from servespec.properties.base import Fall, Outcome, Step, step_property, verdict
+from servespec.properties.books import Moment
 from servespec.properties.dues import hit_tokens, shared_prefix
-from servespec.properties.fold import Folded, Moment, folded_property
+from servespec.properties.folded import Folded, folded_property
 
 # --- look-up -------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from servespec.events import (
     BlockStored,
     CacheCleared,
     Delivered,
+    Event,
     Finished,
     Reason,
     Submitted,
@@ -68,7 +69,9 @@ def every_end_is_told_once(step: Step) -> Outcome:
         return Fall(f"{sorted(before - after)} left, {list(ended)} were told")
     if came != after - before:
         return Fall(f"{sorted(after - before)} came, {sorted(came)} were told")
-    due = dict.fromkeys(ended, Reason.ABORT) if isinstance(step.action, Abort) else _due(step)
+    due = _due(step)
+    if isinstance(step.action, Abort) and step.action.id in before:
+        due[step.action.id] = Reason.ABORT
     if ended != due:
         return Fall(f"{ended} were told, {due} were due")
     return verdict(bool(ended) or bool(came), None)
@@ -129,15 +132,20 @@ def ghosts_decide_nothing(step: Step) -> Outcome:
     """Forgetting all content changes no transition: same events, same state but for content."""
     if not any(b.content for b in step.before.pool.blocks):
         return VACUOUS
-    one, other = _moved(step, step.before), _moved(step, without_ghosts(step.before))
+    one = _bare(step.after, step.events) if step.applied else _moved(step, step.before)
+    other = _moved(step, without_ghosts(step.before))
     return verdict(True, None if one == other else "content changed the transition")
 
 
 def _moved(step: Step, state: State) -> Transition | str:
     """What the machine makes of the action in this state, or why it does not carry it out: the
-    step may be of an engine that does."""
+    step may be an engine's that does."""
     try:
         moved = step.machine.apply(state, step.action)
     except Exception as error:  # of no consequence, as long as it is the same without content
         return f"{type(error).__name__}: {error}"
-    return Transition(without_ghosts(moved.state), moved.events)
+    return _bare(moved.state, moved.events)
+
+
+def _bare(state: State, events: tuple[Event, ...]) -> Transition:
+    return Transition(without_ghosts(state), events)

@@ -16,12 +16,13 @@ from servespec.events import (
     Reason,
     Refused,
     Scheduled,
+    Submitted,
 )
 from servespec.machine import Abort, Complete, ResetCache, Schedule, Submit
 from servespec.policy import Reset
 from servespec.properties import readings
-from servespec.properties.base import Fall, Outcome, Step, step_property, tables, verdict
-from servespec.properties.fold import Folded, folded_property
+from servespec.properties.base import VACUOUS, Fall, Outcome, Step, step_property, tables, verdict
+from servespec.properties.folded import Folded, folded_property
 from servespec.request import Request
 
 # --- requests and plans --------------------------------------------------------------------
@@ -30,8 +31,9 @@ from servespec.request import Request
 @folded_property("REQ-1")
 def requests_are_what_was_told(fold: Folded) -> Outcome:
     """A request is stored as it was submitted, and changes only by what is told of it: its output
-    grows by what was sampled for it, up to its end; C by what is scheduled, less the drafts that
-    are rejected; drafts are those last proposed, until a pass uses or loses them."""
+    grows by what was sampled for it, in scheduling order, up to its end; C by what is scheduled,
+    less the drafts that are rejected; drafts are those last proposed, until a pass uses or loses
+    them."""
     step = fold.step
     problem = _wrong_output(step)
     if problem is not None:
@@ -69,13 +71,17 @@ def _books(r: Request) -> dict[str, object]:
 
 
 def _wrong_output(step: Step) -> str | None:
-    """What was sampled for the living is delivered, all of it but what follows an end."""
+    """What was sampled for the living is delivered, in scheduling order, all of it but what
+    follows an end."""
     if not isinstance(step.action, Complete):
         return None
+    entries = step.before.in_flight[0].entries
     sampled = {o.id: o.tokens for o in step.action.outputs}
     told: dict[str, Tokens] = {e.id: e.tokens for e in step.events if isinstance(e, Delivered)}
     ended = {e.id for e in step.events if isinstance(e, Finished)}
-    for e in step.before.in_flight[0].entries:
+    if list(told) != [e.id for e in entries if e.id in told and not e.cancelled]:
+        return f"tokens are delivered to {list(told)}, in another order than scheduled"
+    for e in entries:
         if e.cancelled or not e.yields:
             continue
         brought, got = sampled.get(e.id, ()), told.get(e.id, ())
@@ -116,20 +122,21 @@ def refusal_changes_nothing(step: Step) -> Outcome:
 def resets_are_refused_with_reason(step: Step) -> Outcome:
     """A reset is refused if and only if blocks are held: by anybody, or, where it is asked to
     preempt what runs and policy lets it, by a step in flight. Otherwise it preempts those who run,
-    the last first, and only then; and forgets every key. A request is refused only where it can
-    never fit."""
-    refused = tuple(e for e in step.events if isinstance(e, Refused))
+    the last first, and only then; and forgets every key. A request is refused if and only if it
+    can never fit, and policy turns such away."""
+    due: tuple[Event, ...]
     match step.action:
         case ResetCache(asked):
             due = _due_reset(step, asked and step.machine.policy.reset is Reset.PREEMPT_FIRST)
-            if step.events != due:
-                return Fall(f"the reset told {step.events}, and {due} was due")
             if CacheCleared() in due and step.after.pool.index.copies:
                 return Fall("the cache was cleared, and something can still be found")
-            return verdict(True, None)
-        case Submit() if bool(refused) is not _never_fits(step, step.action):
-            return Fall(f"{step.action.id} was {'' if refused else 'not '}refused")
-    return verdict(isinstance(step.action, Submit), None)
+        case Submit(id):
+            never = _never_fits(step, step.action)
+            due = (Refused(id, Reason.IMPOSSIBLE) if never else Submitted(id),)
+        case _:
+            return VACUOUS
+    wrong = f"{step.events} was told, and {due} was due" if step.events != due else None
+    return verdict(True, wrong)
 
 
 def _due_reset(step: Step, preempts: bool) -> tuple[Event, ...]:

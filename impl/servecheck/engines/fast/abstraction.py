@@ -11,10 +11,10 @@ states are compared without it. Refinement is then two equations:
 
 from __future__ import annotations
 
-from servecheck.engines.fast.engine import FastEngine, FastPlan, FastPlanned, FastRequest
-from servecheck.engines.fast.trie import Node
+from servecheck.engines.fast.engine import FastEngine
+from servecheck.engines.fast.plan import FastPlan, FastPlanned, FastRequest
+from servecheck.engines.fast.trie import Names
 from servespec.actions import Submit
-from servespec.chain import Chain
 from servespec.config import Config
 from servespec.plan import Plan, Planned, State
 from servespec.policy import Policy
@@ -25,18 +25,13 @@ from servespec.request import Request
 def abstraction(engine: FastEngine) -> State:
     """The state of the machine that this engine is in, without content."""
     pool = engine.pool
-    blocks = tuple(
-        Block(count, None if name is None else name.chain)
-        for count, name in zip(pool.ref, pool.names, strict=True)
-    )
-    carried = {name for name in pool.names if name is not None}
-    index = Index({name.chain: name.copies for name in carried})
+    blocks = tuple(Block(count, pool.trie.key(block)) for block, count in enumerate(pool.ref))
     live = engine.running + engine.waiting
     ranks = {a: i for i, a in enumerate(sorted({r.arrival for r in live}))}
     return State(
-        Pool(blocks, tuple(pool.queue()), index),
-        tuple(_request(r, ranks) for r in engine.waiting),
-        tuple(_request(r, ranks) for r in engine.running),
+        Pool(blocks, tuple(pool.queue()), Index(pool.trie.index())),
+        tuple(_request(engine, r, ranks) for r in engine.waiting),
+        tuple(_request(engine, r, ranks) for r in engine.running),
         tuple(
             Plan(
                 tuple(_planned(plan, e) for e in plan.entries),
@@ -47,7 +42,7 @@ def abstraction(engine: FastEngine) -> State:
     )
 
 
-def _request(r: FastRequest, ranks: dict[int, int]) -> Request:
+def _request(engine: FastEngine, r: FastRequest, ranks: dict[int, int]) -> Request:
     return Request(
         r.id,
         r.namespace,
@@ -56,7 +51,7 @@ def _request(r: FastRequest, ranks: dict[int, int]) -> Request:
         r.priority,
         r.stop,
         ranks[r.arrival],
-        tuple(name.chain for name in r.names),
+        engine.pool.trie.chains(r.names),
         tuple(r.text[r.prompt :]),
         r.computed,
         tuple(r.table),
@@ -79,7 +74,7 @@ def _planned(plan: FastPlan, e: FastPlanned) -> Planned:
         e.yields,
         e.admitted,
         e.was_prefilling,
-        not plan.live(e),
+        not plan.live(e.request),
     )
 
 
@@ -96,10 +91,11 @@ def from_state(config: Config, policy: Policy, state: State) -> FastEngine:
     pool.ref = [block.ref_count for block in state.pool.blocks]
     pool.refill(state.pool.free)
     for key, copies in state.pool.index.copies.items():
-        name = _node(engine, key)
-        name.block, name.others = copies[0], list(copies[1:])
-        for block in copies:
-            pool.names[block] = name
+        names = Names()
+        text = [t for run in key.runs() for t in run]
+        pool.trie.extend(names, key.namespace, text, engine.size)
+        pool.trie.restore(names, copies)
+        pool.trie.drop(names)
     for plan in state.in_flight:
         engine.in_flight.append(_plan(engine, plan))
     return engine
@@ -110,21 +106,10 @@ def _built(engine: FastEngine, r: Request) -> FastRequest:
     request = FastRequest(submit, r.arrival, engine.config.max_model_len)
     request.text += r.output
     if engine.shares:
-        text = r.prompt + r.output
-        engine.pool.trie.extend(request.names, r.namespace, text, engine.size)
+        engine.pool.trie.extend(request.names, r.namespace, request.text, engine.size)
     request.computed, request.table = r.computed, list(r.table)
     request.published, request.drafts, request.prefilling = r.published, r.drafts, r.prefilling
     return request
-
-
-def _node(engine: FastEngine, key: Chain) -> Node:
-    """The node of a key, made with all before it if need be; nobody holds it yet."""
-    names: list[Node] = []
-    text = tuple(t for run in key.runs() for t in run)
-    engine.pool.trie.extend(names, key.namespace, text, engine.size)
-    for name in names:
-        name.held -= 1
-    return names[-1]
 
 
 def _plan(engine: FastEngine, plan: Plan) -> FastPlan:
@@ -136,7 +121,7 @@ def _plan(engine: FastEngine, plan: Plan) -> FastPlan:
         if e.cancelled:
             made.gone[ghost] = list(e.table)
         stop, blocks = e.start + len(e.tokens), len(e.table)
-        made.entries.append(
+        made.add(
             FastPlanned(
                 request,
                 e.start,

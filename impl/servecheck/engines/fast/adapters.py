@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from servecheck import __version__
-from servecheck.engines.fast.engine import FINISHED, PREEMPTED, FastEngine, FastRequest
-from servecheck.engines.fast.pool import Entry, FastPool
-from servecheck.engines.fast.trie import Node
+from servecheck.engines.fast.engine import FastEngine
+from servecheck.engines.fast.log import FINISHED, PREEMPTED, REFUSED, Entry
+from servecheck.engines.fast.plan import FastRequest
+from servecheck.engines.fast.pool import FastPool
+from servecheck.engines.fast.trie import Names
 from servecheck.engines.protocol import (
     Capabilities,
     Copies,
@@ -32,8 +34,7 @@ from servespec.pool import Blocks
 
 def see(pool: FastPool) -> SeenPool:
     """All that a pool holds."""
-    carried = {name for name in pool.names if name is not None}
-    index = tuple(Copies(name.chain, name.copies) for name in carried)
+    index = tuple(Copies(key, copies) for key, copies in pool.trie.index().items())
     return SeenPool(tuple(pool.queue()), tuple(pool.ref), index)
 
 
@@ -79,9 +80,9 @@ class FastCache:
         self.log.clear()
         return see(self.pool)
 
-    def _names(self, namespace: Namespace, text: Tokens) -> list[Node]:
-        names: list[Node] = []
-        self.pool.trie.extend(names, namespace, text, self.size)
+    def _names(self, namespace: Namespace, text: Tokens) -> Names:
+        names = Names()
+        self.pool.trie.extend(names, namespace, list(text), self.size)
         return names
 
 
@@ -129,7 +130,7 @@ class FastLoop:
     def reset_cache(self, preempt_running: bool) -> bool:
         self.engine.log.clear()
         self.engine.reset_cache(preempt_running)
-        return not self._told("refused", 1)
+        return not self._told(REFUSED, 1)
 
     def see_state(self) -> SeenState:
         engine = self.engine

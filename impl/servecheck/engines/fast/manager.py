@@ -7,8 +7,9 @@ block when the last one is full, it ends. Full blocks are published at once.
 
 from __future__ import annotations
 
-from servecheck.engines.fast.pool import REMOVED, Entry, FastPool
-from servecheck.engines.fast.trie import Node
+from servecheck.engines.fast.log import Entry, evicted
+from servecheck.engines.fast.pool import FastPool
+from servecheck.engines.fast.trie import Names
 from servespec import policy as choose
 from servespec.chain import PUBLIC, Namespace, Tokens
 from servespec.config import Config
@@ -16,15 +17,15 @@ from servespec.policy import Policy
 
 
 class _Text:
-    __slots__ = ("names", "namespace", "table", "tail", "tokens")
+    __slots__ = ("edge", "names", "namespace", "table", "tokens")
 
-    def __init__(self, namespace: Namespace) -> None:
+    def __init__(self, namespace: Namespace, tokens: list[int]) -> None:
         self.namespace = namespace
-        self.names: list[Node] = []
+        self.tokens = tokens
+        self.names = Names()
         self.table: list[int] = []
-        self.tokens = 0
-        self.tail: list[int] = []
-        """Tokens of the last block, while it is not full."""
+        self.edge = 0
+        """Length at which the last block is full."""
 
 
 class BlockManager:
@@ -39,8 +40,8 @@ class BlockManager:
 
     def begin(self, text_id: str, prompt: Tokens, namespace: Namespace = PUBLIC) -> int | None:
         """Hold blocks for a prompt: how many of its tokens were cached; None for want of room."""
-        text, pool, size = _Text(namespace), self.pool, self.size
-        pool.trie.extend(text.names, namespace, prompt, size)
+        text, pool, size = _Text(namespace, list(prompt)), self.pool, self.size
+        pool.trie.extend(text.names, namespace, text.tokens, size)
         hits = pool.match(text.names, choose.hit_limit(self.policy, len(prompt), size))
         new = -(-len(prompt) // size) - len(hits)
         if new + pool.idle(hits) > pool.free:
@@ -48,27 +49,26 @@ class BlockManager:
             return None
         pool.acquire(hits)
         text.table = hits + pool.extend(new)
-        pool.publish(text.table, text.names, len(hits), len(text.names))
-        text.tokens = len(prompt)
-        text.tail = list(prompt[len(text.names) * size :])
+        pool.publish(text.table, text.names, len(hits), text.names.count)
+        text.edge = len(text.table) * size
         self.texts[text_id] = text
         return len(hits) * size
 
     def grow(self, text_id: str, token: int) -> bool:
         """One token more; False for want of a block, and then nothing changes."""
         text = self.texts[text_id]
-        tail = text.tail
-        if not tail and text.tokens == len(text.table) * self.size:
+        tokens = text.tokens
+        length = len(tokens) + 1
+        if length > text.edge:
             if not self.pool.free:
                 return False
             text.table += self.pool.extend(1)
-        tail.append(token)
-        text.tokens += 1
-        if len(tail) == self.size:
-            at = len(text.names)
-            self.pool.trie.grow(text.names, text.namespace, tuple(tail))
+            text.edge += self.size
+        tokens.append(token)
+        if length == text.edge:
+            at = text.names.count
+            self.pool.trie.extend(text.names, text.namespace, tokens, self.size)
             self.pool.publish(text.table, text.names, at, at + 1)
-            tail.clear()
         return True
 
     def end(self, text_id: str) -> None:
@@ -79,6 +79,6 @@ class BlockManager:
 
     def evictions(self) -> int:
         """Blocks that lost their name since the last call."""
-        found = sum(entry[0] is REMOVED for entry in self.log)
+        found = evicted(self.log)
         self.log.clear()
         return found

@@ -2,25 +2,22 @@
 
 Theory of operation. The free queue is a doubly linked list threaded through two arrays, with the
 number of blocks as its sentinel, so taking the head, leaving from the middle and going to either
-end cost O(1). Reference counts and names are arrays. The index is the trie of names itself. Every
+end cost O(1). Reference counts are an array. Names and index are the tree of texts itself. Every
 verb does work per block that it moves, and never looks at another one.
 
-Order is the specification's, block for block; what happens is written to a log of plain tuples,
-which `servecheck.engines.fast.engine` turns into events when somebody asks.
+Order is the specification's, block for block; what happens is written to a log
+(`servecheck.engines.fast.log`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from servecheck.engines.fast.trie import Node, Trie
+from servecheck.engines.fast.log import CLEARED, Entry
+from servecheck.engines.fast.trie import Names, Trie
 from servespec.config import Config, check
 from servespec.errors import ActionDisabled, require
 from servespec.policy import FreeWalk, Lookup, Policy, Unhashed
-
-STORED, REMOVED, CLEARED = "stored", "removed", "cleared"
-
-Entry = tuple[object, ...]
 
 
 class FastPool:
@@ -31,7 +28,6 @@ class FastPool:
         "first",
         "free",
         "log",
-        "names",
         "newest",
         "next",
         "ref",
@@ -44,8 +40,7 @@ class FastPool:
         check(config, policy)
         self.first = policy.first_block
         self.ref = [0] * config.num_blocks
-        self.names: list[Node | None] = [None] * config.num_blocks
-        self.trie = Trie()
+        self.trie = Trie(config.num_blocks)
         self.log = log
         self.newest = policy.lookup is Lookup.NEWEST
         self.tail_first = policy.free_walk is FreeWalk.TAIL_FIRST
@@ -76,21 +71,14 @@ class FastPool:
             here = self.next[here]
         return found
 
-    def match(self, names: Sequence[Node], limit: int) -> list[int]:
-        """The blocks of the longest cached prefix of `names`, at most `limit`."""
-        hits: list[int] = []
-        newest = self.newest
-        for name in names[:limit]:
-            block = name.block
-            if block < 0:
-                break
-            hits.append(name.others[-1] if newest and name.others else block)
-        return hits
+    def match(self, names: Names, limit: int) -> list[int]:
+        """The blocks of the longest cached prefix of a text, at most `limit`."""
+        return self.trie.match(names, limit, self.newest)
 
     def idle(self, hits: Sequence[int]) -> int:
         """How many of the blocks no table holds."""
         ref = self.ref
-        return sum(not ref[block] for block in hits)
+        return [ref[block] for block in hits].count(0)
 
     def acquire(self, hits: Sequence[int]) -> None:
         """One more reference for each; who was idle leaves the queue."""
@@ -105,67 +93,53 @@ class FastPool:
 
     def extend(self, count: int) -> list[int]:
         """Take `count` blocks from the head of the queue; who has a name is evicted."""
-        require(
-            count <= self.free,
-            "extend",
-            f"{count} blocks of {self.free} free ones",
-            "ask for the demand first",
-        )
-        end, following, names, ref = len(self.ref), self.next, self.names, self.ref
+        if count > self.free:
+            what = f"{count} blocks of {self.free} free ones"
+            raise ActionDisabled("extend", what, "ask for the demand first")
+        end, following, ref, carried = len(self.ref), self.next, self.ref, self.trie.carried
         taken: list[int] = []
         here = following[end]
         for _ in range(count):
             taken.append(here)
-            ref[here] = 1
-            if names[here] is not None:
-                self._evict(here)
             here = following[here]
+        for block in taken:
+            ref[block] = 1
         following[end] = here
         self.before[here] = end
         self.free -= count
+        named = [block for block in taken if carried[block] is not None]
+        if named:
+            self._evict(named)
         return taken
 
-    def _evict(self, block: int) -> None:
-        name = self.names[block]
-        if name is None:
-            return
-        self.names[block] = None
-        if name.block == block:
-            name.block = name.others.pop(0) if name.others else -1
-        elif name.others:
-            name.others.remove(block)
-        self.log.append((REMOVED, block, name))
-        if name.block < 0 and name.held == 0 and not name.children:
-            self.trie.prune(name)
+    def _evict(self, blocks: list[int]) -> None:
+        self.trie.evict(blocks, self.log)
 
-    def publish(self, table: Sequence[int], names: Sequence[Node], start: int, stop: int) -> None:
+    def publish(self, table: Sequence[int], names: Names, start: int, stop: int) -> None:
         """Blocks start … stop-1 of a table get their names and can be found."""
-        log, carried, ref = self.log, self.names, self.ref
-        for i in range(start, stop):
-            block, name = table[i], names[i]
+        carried, ref = self.trie.carried, self.ref
+        blocks = tuple(table[start:stop])
+        for block in blocks:
             if carried[block] is not None or not ref[block]:
                 raise _misuse("publish", block, "free or published", "publish each block once")
-            carried[block] = name
-            if name.block < 0:
-                name.block = block
-            else:
-                if name.others is None:
-                    name.others = []
-                name.others.append(block)
-            log.append((STORED, block, name))
+        if blocks:
+            self.trie.publish(blocks, names, start, self.log)
 
     def release(self, table: Sequence[int]) -> None:
         """Let a table go, in the order and to the ends that policy names."""
-        ref, names = self.ref, self.names
-        head: list[int] = []
-        tail: list[int] = []
-        for block in reversed(table) if self.tail_first else table:
+        ref, carried = self.ref, self.trie.carried
+        walk = table[::-1] if self.tail_first else table
+        for block in walk:
             count = ref[block] - 1
             if count < 0:
                 raise _misuse("release", block, "free", "release what a table holds")
             ref[block] = count
-            if count == 0:
-                (head if self.to_head and names[block] is None else tail).append(block)
+        tail = [block for block in walk if not ref[block]]
+        head: list[int] = []
+        if self.to_head:
+            head = [block for block in tail if carried[block] is None]
+            if head:
+                tail = [block for block in tail if carried[block] is not None]
         end, following, before = len(ref), self.next, self.before
         last = before[end]
         for block in tail:
@@ -187,13 +161,7 @@ class FastPool:
         """Forget every name; the queue keeps its order."""
         usable = len(self.ref) - self.first
         require(self.free == usable, "clear", "blocks are held", "release all tables first")
-        for block, name in enumerate(self.names):
-            if name is not None:
-                self.names[block] = None
-                name.block = -1
-                name.others = None
-                if name.held == 0 and not name.children:
-                    self.trie.prune(name)
+        self.trie.clear()
         self.log.append((CLEARED,))
 
 

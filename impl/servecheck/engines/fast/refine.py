@@ -10,6 +10,7 @@ is left as it was.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from attrs import define, field
@@ -17,7 +18,9 @@ from attrs import define, field
 from servecheck import __version__
 from servecheck.engines.fast.abstraction import abstraction, from_state
 from servecheck.engines.fast.engine import FastEngine
+from servecheck.engines.fast.trie import Names, Run, Trie
 from servecheck.engines.protocol import Capabilities, Level
+from servecheck.lockstep.adopt import NotAdoptable
 from servecheck.lockstep.compare import Comparison, Difference
 from servecheck.lockstep.follow import Diverged, Divergence
 from servespec.actions import Action
@@ -65,6 +68,14 @@ class Refinement:
             )
         self.done += 1
 
+    def adopt(self, step: Step) -> State:
+        """A refinement has no deviations: what is not the machine's is wrong.
+
+        Raises:
+            NotAdoptable: always.
+        """
+        raise NotAdoptable("a refinement that deviates is none")
+
     def refuses(self, action: Action) -> bool:
         """The engine refuses an action, and is left as it was."""
         before = abstraction(self.old)
@@ -111,16 +122,41 @@ def unsound(engine: FastEngine) -> Iterator[Difference]:
         backward.append(here)
     if backward[::-1] != queue:
         yield Difference("free queue backwards", queue[::-1], backward)
-    held = {id(name): 0 for r in engine.requests.values() for name in r.names}
-    for r in engine.requests.values():
-        for name in r.names:
-            held[id(name)] += 1
-    nodes = list(pool.trie.roots.values())
-    while nodes:
-        node = nodes.pop()
-        nodes += (node.children or {}).values()
-        if node.held != held.get(id(node), 0):
-            yield Difference("requests that hold a node", held.get(id(node), 0), node.held)
-        needed = node.held or node.block >= 0 or node.children
-        if not needed and node.parent is not None:
-            yield Difference("a node that nothing needs", "gone", node.tokens)
+    yield from _unsound(engine.pool.trie, [r.names for r in engine.requests.values()])
+
+
+def _unsound(trie: Trie, held: list[Names]) -> Iterator[Difference]:
+    """Where the tree of texts contradicts itself, or keeps what nothing needs."""
+    ends = Counter(id(names.leaf) for names in held if names.leaf is not None)
+    carriers: dict[int, tuple[Run, int]] = {}
+    runs = list(trie.roots.values())
+    while runs:
+        run = runs.pop()
+        runs += run.children.values()
+        if run.ends != ends[id(run)]:
+            yield Difference("requests that end with a run", ends[id(run)], run.ends)
+        for place in range(run.start, run.stop):
+            carriers |= dict.fromkeys(run.copies(place), (run, place))
+        if run.others is not None and not run.others:
+            yield Difference("copies of a run", None, run.others)
+        if run.parent is None:
+            if run.blocks or run.ends or not run.children:
+                yield Difference("a root that nothing needs", "gone", run.text.namespace)
+            continue
+        size, tokens = run.text.size, run.text.tokens
+        first = tuple(tokens[run.start * size : (run.start + 1) * size])
+        if not run.blocks or first != run.key or run.parent.children.get(run.key) is not run:
+            yield Difference("first block of a run", run.key, first)
+        if len(tokens) < run.stop * size:
+            yield Difference("tokens of a run", run.stop * size, len(tokens))
+        needed = max((i + 1 for i, block in enumerate(run.blocks) if block >= 0), default=0)
+        if not (run.ends or run.children or 0 < len(run.blocks) <= 2 * needed):
+            yield Difference("places that nothing needs", needed, len(run.blocks))
+    for block, carried in enumerate(trie.carried):
+        seen = None if carried is None else (carried, trie.places[block])
+        if seen != carriers.get(block):
+            yield Difference(f"name of block {block}", carriers.get(block), seen)
+    for names in held:
+        count = sum(len(run.blocks) for run in trie.path(names))
+        if count != names.count:
+            yield Difference("full blocks of a text", names.count, count)

@@ -27,11 +27,12 @@ from servecheck.engines.protocol import EngineError, EngineFactory, Level, Unsup
 from servecheck.engines.vllm.adapters import VllmLoop, VllmPool
 from servecheck.engines.vllm.theirs import VERSION, load
 from servecheck.fuzz.draw import Chance, Seeded, draw_config, fitting, pick, varied
-from servecheck.fuzz.tell import PropertyFell, tell_config, tell_policy, tell_program
+from servecheck.fuzz.tell import PropertyFell
 from servecheck.fuzz.walk import Walk
 from servecheck.fuzz.wander import Wanderer
 from servecheck.lockstep.follow import Diverged, EngineFollower, follower
 from servecheck.marks import Mark, possible
+from servecheck.tell import tell_config, tell_policy, tell_program
 from servecheck.trace.shrink import StillFails, shrink_world
 from servespec.actions import Action, Schedule
 from servespec.config import Config

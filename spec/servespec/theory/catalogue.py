@@ -1,0 +1,27 @@
+"""Looking a name up in a catalogue: the entry, or an error that offers the nearest names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import TypeVar
+
+from servespec.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def found(kind: str, name: str, catalogue: Mapping[str, T]) -> T:
+    """The entry of this name; upper case, blanks and underscores are forgiven.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    asked = name.strip().lower()
+    for spelt in (asked, asked.replace(" ", "-").replace("_", "-")):
+        if spelt in catalogue:
+            return catalogue[spelt]
+    near = get_close_matches(asked, catalogue, n=3, cutoff=0.5)
+    offered = ", ".join(near or catalogue)
+    remedy = f"the nearest: {offered}" if near else f"choose of {offered}"
+    raise ConfigError(kind, f"{name!r} is not known", remedy)

@@ -1,0 +1,163 @@
+"""Stories about how strong the search is: each fault that engines have had is found from a seed in
+so many steps, made small, and shown; rare situations are gone back to; sizes can be kept.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from servecheck.canonical import canonical
+from servecheck.cli import main
+from servecheck.cli.terminal import Exit
+from servecheck.engines.fast.adapters import FastLoop
+from servecheck.fuzz.draw import Seeded
+from servecheck.fuzz.guide import Guide
+from servecheck.fuzz.shrink import shrunk_divergence
+from servecheck.fuzz.sizes import fixed_sizes
+from servecheck.fuzz.tell import PropertyFell
+from servecheck.fuzz.wander import Wanderer
+from servecheck.fuzz.worlds import Worlds
+from servecheck.lockstep.subject import Parted, Subject, parted
+from servecheck.lockstep.twice import twice
+from servecheck.marks import Mark
+from servecheck.trace.write import record
+from servespec.actions import Complete, Output, Schedule, Submit
+from servespec.config import Config
+from servespec.errors import ConfigError
+from servespec.machine import Machine
+from servespec.policy import VLLM_0_33
+from tests import broken_engines as broken
+
+ROOT = Path(__file__).resolve().parents[1]
+
+MOST_STEPS = 25_000
+SEEDS: dict[type[FastLoop], int] = {broken.BudgetLost: 40_000}
+"""Where a walk from seed 0 does not come to it within so many steps."""
+
+
+def first_divergence(fault: type[FastLoop]) -> Parted:
+    """Walk until the engine parts from the specification."""
+    subject, guide, steps = Subject.of(fault), Guide(), 0
+    number = SEEDS.get(fault, 0)
+    while steps < MOST_STEPS:
+        wanderer = Wanderer(number, (), following=subject, guide=guide)
+        try:
+            wanderer.go(40)
+        except PropertyFell as fell:
+            found = parted(subject, Machine(fell.config, fell.policy), fell.actions)
+            assert found is not None
+            return found
+        steps += len(wanderer.walk.actions)
+        guide.learn(wanderer.walk)
+        number += 1
+    raise AssertionError(f"{fault.__name__} is not found in {MOST_STEPS} steps")
+
+
+@pytest.mark.parametrize("fault", broken.FAULTS, ids=lambda fault: fault.__name__)
+def test_a_fault_is_found_from_a_seed_made_small_replayed_and_drawn(
+    fault: type[FastLoop],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Given an engine with one fault; when walks go along it, then they find it, on at most ten
+    actions; the trace parts the broken engine again and not the right one, and is drawn."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT))
+    subject = Subject.of(fault)
+    smallest = shrunk_divergence(subject, first_divergence(fault))
+    assert len(smallest.actions) <= 10
+    assert twice(subject, smallest.machine, smallest.actions).confirms(smallest.divergence)
+    record(tmp_path / "fault.jsonl", smallest.machine, smallest.actions, None)
+    engine = f"tests.broken_engines:{fault.__name__}"
+    assert main(["fuzz", "--engine", engine, "--program", "fault.jsonl"]) == Exit.FALLS
+    assert main(["fuzz", "--engine", "fast", "--program", "fault.jsonl"]) == Exit.HOLDS
+    assert main(["render", "fault.jsonl", "-o", "fault.svg"]) == Exit.HOLDS
+    assert "<svg" in (tmp_path / "fault.svg").read_text(encoding="utf-8")
+    capsys.readouterr()
+
+
+# --- back to what is rare -------------------------------------------------------------------
+
+
+def test_a_guide_goes_back_to_what_was_rare() -> None:
+    """Given walks with and without a guide from the same seeds; then with it the rare ones among
+    the situations are reached more often."""
+    guide = Guide()
+    plain: dict[Mark, int] = dict.fromkeys(Mark, 0)
+    for number in range(300):
+        guide.learn(Wanderer(number, (), guide=guide).go(40))
+        for mark, count in Wanderer(number, ()).go(40).marks.items():
+            plain[mark] += count
+    rare = sorted(plain, key=lambda mark: plain[mark])[:8]
+    assert sum(guide.counts[mark] for mark in rare) > sum(plain[mark] for mark in rare)
+
+
+def test_what_a_guide_offers_is_a_function_of_what_it_learned() -> None:
+    offers = []
+    for _ in range(2):
+        guide = Guide()
+        for number in range(20):
+            guide.learn(Wanderer(number, (), guide=guide).go(40))
+        offers.append([guide.offer(Seeded(number)) for number in range(20)])
+    assert offers[0] == offers[1]
+    assert None not in offers[0]
+    assert Guide().offer(Seeded(0)) is None
+
+
+# --- sizes ----------------------------------------------------------------------------------
+
+
+def test_sizes_that_are_given_are_kept_and_all_others_drawn() -> None:
+    sizes = fixed_sizes(("num_blocks=9", "max_num_batched_tokens=2"))
+    draw = Worlds.of(Subject.of(FastLoop), sizes=sizes)
+    drawn = [Machine(*draw(Seeded(number))).config for number in range(100)]
+    assert {(c.num_blocks, c.max_num_batched_tokens) for c in drawn} == {(9, 2)}
+    assert len({c.max_num_seqs for c in drawn}) > 2
+    assert {c.num_speculative_tokens for c in drawn} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ("block_sise=2", "size: 'block_sise' is unknown; take one of block_size"),
+        ("block_size", "size: 'block_size' is no name=value; write --size num_blocks=9"),
+        ("block_size=two", "block_size: 'two' is no whole number"),
+        ("block_size=0", "block_size: 0 is no whole number ≥ 1"),
+        ("watermark=1", "watermark: 1.0 lies outside 0 ≤ watermark < 1"),
+    ],
+)
+def test_a_size_that_cannot_be_is_refused(given: str, what: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        fixed_sizes((given,))
+    assert what in str(caught.value)
+
+
+def test_an_engine_of_one_block_size_and_big_limits_is_fuzzed() -> None:
+    draw = Worlds.of(Subject.of(broken.Sixteen))
+    drawn = [draw(Seeded(number))[0] for number in range(20)]
+    assert {config.block_size for config in drawn} == {16}
+    walk = Wanderer(0, (), following=Subject.of(broken.Sixteen), draw=draw).go(40)
+    assert len(walk.actions) > 20
+
+
+# --- canonical states -----------------------------------------------------------------------
+
+
+def test_states_that_differ_in_names_alone_have_one_canonical_form() -> None:
+    """Given two machines that serve the same under other ids, one of which served somebody before;
+    then their states have one form, and another text has another."""
+    machine = Machine(Config(5, 2, 8, 16, 4), VLLM_0_33)
+
+    def served(name: str, token: int, before: bool) -> object:
+        state = machine.initial()
+        first = (Submit("x", (1,), 1), Schedule(), Complete((Output("x", (1,)),)))
+        then = (Submit(name, (token, 0, 0), 2), Schedule())
+        for action in (*first, *then) if before else then:
+            state = machine.apply(state, action).state
+        return canonical(state)
+
+    assert served("a", 0, before=False) == served("b", 0, before=True)
+    assert served("a", 0, before=False) != served("a", 1, before=False)

@@ -1,0 +1,208 @@
+"""What more memory, sharing or budget makes better, and the smallest streams where it does not."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from servecheck.workload.chart import LEGEND, text
+from servespec.actions import Submit
+from servespec.config import Config
+from servespec.events import Admitted
+from servespec.machine import Machine
+from servespec.policy import MINIATURE, PROFILES, RESERVED, Memory, Sharing
+from servespec.theory.batching import (
+    Twins,
+    too_late,
+)
+from servespec.theory.monotone import ANOMALIES, Anomaly, all_served, ends_later, texts, worse
+from servespec.theory.smallest import Space, all_kinds, both, smallest
+from servespec.theory.stream import (
+    Arrival,
+    Course,
+    Stream,
+    begin,
+    duration,
+    run,
+    tally,
+)
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+
+
+# --- ORD-2 -----------------------------------------------------------------------------------
+
+
+def alone(name: str, usable: int, block_size: int = 1) -> Machine:
+    """One request at a time; the budget is out of the way."""
+    policy = PROFILES[name]
+    return Machine(Config(usable + policy.first_block, block_size, 16, 64, 1), policy)
+
+
+@pytest.mark.parametrize("name", ["VLLM_0_33", "MINIATURE", "STATIC"])
+@pytest.mark.parametrize(("less", "more", "size"), [(3, 4, 1), (2, 3, 2)])
+def test_one_at_a_time_more_blocks_are_no_worse(name: str, less: int, more: int, size: int) -> None:
+    """Every stream of up to three requests, of texts over two tokens, up to the tokens' names."""
+    twins = Twins(alone(name, more, size), alone(name, less, size))
+    space = Space(all_kinds(texts(2, min(3, less * size - 1)), 1), most=3, last_arrival=0)
+    evicted = 0
+    for found in both(twins, space):
+        assert all_served(found.first, found.second)
+        assert worse(found.first, found.second) == (), found.stream
+        evicted += tally(found.second.steps).evictions
+    assert evicted
+
+
+@given(st.data())
+@settings(max_examples=150)
+def test_one_at_a_time_more_blocks_are_no_worse_at_length(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(["VLLM_0_33", "MINIATURE", "STATIC"]))
+    size = data.draw(st.integers(1, 3))
+    less = data.draw(st.integers(2, 5))
+    more = data.draw(st.integers(less, less + 2))
+    longest = min(less * size, 6)
+    requests = data.draw(
+        st.lists(
+            st.lists(st.integers(0, 1), min_size=1, max_size=longest).flatmap(
+                lambda prompt: st.tuples(
+                    st.just(tuple(prompt)), st.integers(1, longest - len(prompt) + 1)
+                )
+            ),
+            min_size=1,
+            max_size=12,
+        )
+    )
+    served = Stream(tuple(Arrival(0, Submit(f"r{i}", p, n)) for i, (p, n) in enumerate(requests)))
+    first, second = run(alone(name, more, size), served), run(alone(name, less, size), served)
+    if all_served(first, second):
+        assert worse(first, second) == ()
+
+
+@pytest.mark.parametrize("name", ["VLLM_0_33", "MINIATURE"])
+def test_with_memory_out_of_the_way_sharing_computes_no_more(name: str) -> None:
+    policy = PROFILES[name]
+    config = Config(16, 1, 16, 64, 3)
+    twins = Twins(Machine(config, policy), Machine(config, evolve(policy, sharing=Sharing.OFF)))
+    saved = 0
+    for found in both(twins, Space(all_kinds(texts(2, 2), 1), most=3, last_arrival=1)):
+        more, less = tally(found.first.steps), tally(found.second.steps)
+        assert more.preemptions == less.preemptions == 0
+        assert "computed tokens" not in worse(found.first, found.second), found.stream
+        saved += less.computed_tokens - more.computed_tokens
+    assert saved
+
+
+# --- anomalies -------------------------------------------------------------------------------
+
+SMALLEST: dict[str, tuple[tuple[int, tuple[int, ...], int], ...]] = {
+    "prefill first": ((0, (0,), 2), (1, (0,), 1)),
+    "finite pool": ((0, (0,), 2), (1, (0,), 2), (1, (0, 0), 1)),
+    "finite pool, preemption": ((0, (0,), 3), (1, (0,), 2), (1, (0, 0), 1)),
+    "priority order": ((0, (0,), 2), (1, (0,), 2), (2, (0,), 1), (2, (0,), 1)),
+    "more blocks, more evictions": ((0, (0,), 4), (1, (1, 0, 0), 2)),
+    "more blocks, more computed tokens": ((0, (0,), 3), (1, (1, 0), 2)),
+    "sharing, more computed tokens": ((0, (0, 0), 4), (1, (0, 1, 0), 2)),
+    "bigger budget, later end": ((0, (0, 0, 0), 2), (0, (0,), 1)),
+    "more blocks, later end": ((0, (0,), 2), (1, (1,), 2), (1, (0,), 2), (1, (0,), 1)),
+    "paged memory, later end": ((0, (0,), 2), (0, (0, 0, 0), 2)),
+}
+"""By anomaly: arrival, prompt, tokens of output of each request."""
+
+
+def drawn(anomaly: Anomaly, first: Course, second: Course) -> str:
+    """Both runs, as the docs show them."""
+    width = max(len(anomaly.first), len(anomaly.second))
+    return "\n".join(
+        line
+        for name, course in ((anomaly.first, first), (anomaly.second, second))
+        for line in text(f"{name:<{width}}", course.steps)
+    )
+
+
+@pytest.mark.parametrize("anomaly", ANOMALIES, ids=lambda anomaly: anomaly.name)
+def test_the_smallest_counterexample(anomaly: Anomaly) -> None:
+    """The search goes through all smaller streams and finds nothing odd before this one; the docs
+    tell of it as it is."""
+    found = anomaly.find()
+    assert found is not None
+    requests = tuple((a.step, a.submit.prompt, a.submit.max_tokens) for a in found.stream.arrivals)
+    assert requests == SMALLEST[anomaly.name]
+    page = (DOCS / "batching.md").read_text()
+    assert f"**{anomaly.name}**" in page
+    assert (
+        "\n".join(f"    {line}" for line in drawn(anomaly, found.first, found.second).split("\n"))
+        in page
+    )
+    assert " ".join(anomaly.said.split()) in " ".join(page.split())
+
+
+def test_every_anomaly_is_pinned() -> None:
+    assert [anomaly.name for anomaly in ANOMALIES] == list(SMALLEST)
+    assert LEGEND in (DOCS / "batching.md").read_text()
+
+
+def test_chunks_alone_do_not_break_the_theorem() -> None:
+    """Prefill that takes several steps does no harm as long as decodes go first: nothing is found
+    among 2,394 streams."""
+    policy = evolve(MINIATURE, sharing=Sharing.OFF, chunked_prefill=True)
+    config = Config(8, 16, 16, 2, 2)
+    static = evolve(policy, batching=PROFILES["STATIC"].batching)
+    twins = Twins(Machine(config, policy), Machine(config, static))
+    space = Space(all_kinds(((0,), (0, 0)), 3), most=3, last_arrival=2)
+    assert smallest(twins, space, lambda a, b: bool(too_late(a, b))) is None
+    assert sum(1 for _ in both(twins, space)) == 2_394
+
+
+# --- paged and reserved memory ---------------------------------------------------------------
+
+
+def test_paged_memory_admits_at_least_as_many() -> None:
+    """Every sequence of up to four prompts of 1 to 4 tokens, in five blocks of one token, of which
+    a reservation takes four."""
+    config = Config(5, 1, 4, 64, 4)
+    more = 0
+    for count in range(1, 5):
+        for lengths in product(range(1, 5), repeat=count):
+            arrivals = (Arrival(0, Submit(f"r{i}", (i,) * n, 1)) for i, n in enumerate(lengths))
+            due = Stream(tuple(arrivals)).due(0)
+            paged, reserved = (
+                sum(
+                    isinstance(e, Admitted)
+                    for e in begin(Machine(config, policy)).step(due).steps[0]
+                )
+                for policy in (MINIATURE, RESERVED)
+            )
+            assert paged >= reserved
+            more += paged > reserved
+    assert more
+
+
+def test_paged_memory_loses_no_step() -> None:
+    """Counted in steps nobody ends later; what a preemption costs is what is computed again."""
+    policy = evolve(MINIATURE, sharing=Sharing.OFF)
+    config = Config(5, 1, 4, 64, 3)
+    twins = Twins(Machine(config, policy), Machine(config, evolve(policy, memory=Memory.RESERVED)))
+    preempted = again = 0
+    for found in both(twins, Space(all_kinds(((0,), (0, 0)), 2), most=4, last_arrival=1)):
+        assert not ends_later(found.first, found.second), found.stream
+        one, two = tally(found.first.steps), tally(found.second.steps)
+        preempted += one.preemptions > 0
+        again += one.computed_tokens > two.computed_tokens
+    assert preempted == again > 0
+
+
+def test_a_preemption_that_costs_time() -> None:
+    """Five blocks of one token. Paged, r1 is admitted beside r0, computes its three tokens, and is
+    sent back when both need another block: three steps with 9 tokens, where reserved memory takes
+    four steps with 6. If a step costs as much as a token, that is 12 against 10."""
+    anomaly = next(a for a in ANOMALIES if a.name == "paged memory, later end")
+    found = anomaly.find()
+    assert found is not None
+    paged, reserved = found.first.steps, found.second.steps
+    assert (len(paged), tally(paged).computed_tokens, duration(paged)) == (3, 9, 12)
+    assert (len(reserved), tally(reserved).computed_tokens, duration(reserved)) == (4, 6, 10)

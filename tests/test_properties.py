@@ -1,0 +1,491 @@
+"""Properties answer whatever they are asked, excuse what happened and nothing else, and hold on all
+that was recorded.
+
+Steps may come from somebody's engine: here real ones are spoilt, one thing at a time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+from attrs import evolve
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from servecheck.fuzz.draw import Chance, Seeded, pick
+from servecheck.fuzz.wander import Wanderer
+from servecheck.recording import read_recording
+from servecheck.recording.replay import config_of, policy_of, replay
+from servecheck.trace.lasso import WATCHED
+from servecheck.trace.read import read_trace
+from servecheck.watch import Watch
+from servespec.actions import Output, Submit
+from servespec.config import Config
+from servespec.events import (
+    Admitted,
+    BlockRemoved,
+    BlockStored,
+    Delivered,
+    Event,
+    Finished,
+    Preempted,
+    Reason,
+    Scheduled,
+    Skipped,
+    Submitted,
+)
+from servespec.machine import (
+    Abort,
+    Action,
+    Complete,
+    Discard,
+    Machine,
+    ResetCache,
+    Schedule,
+    Transition,
+)
+from servespec.plan import Plan, State
+from servespec.policy import MINIATURE, VLLM_0_33, Policy, Victim, prioritised
+from servespec.pool import Block, Index, Pool
+from servespec.properties import HELD, PROPERTIES, VACUOUS, Fall, Outcome, Step, step_of
+from servespec.request import Request
+from tests.recordings import prefix
+from tests.test_recordings import SIZES
+from tests.test_trace import FALLS
+
+WALKS, MOVES = 12, 25
+
+
+@cache
+def real_steps() -> tuple[Step, ...]:
+    """Every step of some walks."""
+    found = []
+    for seed in range(WALKS):
+        walk = Wanderer(seed, ()).go(MOVES)
+        state = walk.machine.initial()
+        for action in walk.actions:
+            step = step_of(walk.machine, state, action, walk.machine.apply(state, action))
+            found.append(step)
+            state = step.after
+    return tuple(found)
+
+
+def answers(step: Step) -> dict[str, Outcome]:
+    """What each property says of one step."""
+    return {
+        name: asked.start(step.machine, step.before).after(step)[1]
+        for name, asked in WATCHED.items()
+    }
+
+
+def run(machine: Machine, *actions: Action) -> list[Step]:
+    """The steps of a run."""
+    state, steps = machine.initial(), []
+    for action in actions:
+        steps.append(step_of(machine, state, action, machine.apply(state, action)))
+        state = steps[-1].after
+    return steps
+
+
+# --- What was recorded ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_on_a_recording_nothing_falls_that_is_not_known(name: str) -> None:
+    recording = read_recording(prefix(name))
+    machine = Machine(config_of(recording.config), policy_of(recording.config))
+    watch = Watch(machine, machine.initial())
+    fallen: list[str] = []
+
+    def observe(before: State, action: Action, moved: Transition) -> None:
+        fallen.extend(str(f) for f in watch.see(before, action, moved) if not f.known)
+
+    assert replay(recording, observe).differences == ()
+    assert fallen == []
+    assert watch.checked.keys() >= {"TOK-1", "ADM-1", "QUE-1", "REQ-1", "PLAN-2", "PUB-1"}
+
+
+# --- Steps that are none --------------------------------------------------------------------------
+
+ALIEN = 99
+Named = Submitted | Admitted | Scheduled | Skipped | Preempted | Finished | Delivered
+STRAY: tuple[Named, ...] = (
+    Submitted("nobody"),
+    Admitted("nobody", 0, (1,)),
+    Scheduled("nobody", 1, 0, (1,)),
+    Skipped("nobody", Reason.NO_ROOM),
+    Preempted("nobody"),
+    Finished("nobody", Reason.STOP),
+    Delivered("nobody", 0, (1,)),
+)
+OTHER_ACTIONS: tuple[Action, ...] = (
+    Schedule(),
+    Complete(),
+    Complete((Output("nobody", (0,)),)),
+    Discard(),
+    Abort("nobody"),
+    ResetCache(True),
+    Submit("nobody", (0,), 1),
+)
+
+Spoil = Callable[[Step, Chance], Step]
+
+
+def told(step: Step, *events: Event) -> Step:
+    return Step(step.machine, step.before, step.action, step.after, events)
+
+
+def a_stray_event(step: Step, chance: Chance) -> Step:
+    """Something is told of nobody, or of somebody who was here."""
+    at, event = chance.below(len(step.events) + 1), pick(chance, STRAY)
+    if chance.below(2) and step.before.live:
+        event = evolve(event, id=pick(chance, step.before.live).id)
+    return told(step, *step.events[:at], event, *step.events[at:])
+
+
+def an_event_lost_or_doubled(step: Step, chance: Chance) -> Step:
+    if not step.events:
+        return step
+    at = chance.below(len(step.events))
+    again = step.events[at : at + 1] * (2 * chance.below(2))
+    return told(step, *step.events[:at], *again, *step.events[at + 1 :])
+
+
+def events_in_another_order(step: Step, chance: Chance) -> Step:
+    at = chance.below(len(step.events) + 1)
+    return told(step, *step.events[at:], *step.events[:at])
+
+
+def another_number_in_an_event(step: Step, chance: Chance) -> Step:
+    if not step.events:
+        return step
+    at = chance.below(len(step.events))
+    spoilt: Event = step.events[at]
+    match spoilt:
+        case Admitted():
+            spoilt = evolve(spoilt, hit_tokens=ALIEN, blocks=(*spoilt.blocks[1:], ALIEN))
+        case Scheduled():
+            spoilt = evolve(spoilt, tokens=spoilt.tokens - 2, drafts=ALIEN, new_blocks=(ALIEN, -1))
+        case BlockStored() | BlockRemoved():
+            spoilt = evolve(spoilt, block=ALIEN)
+        case Delivered():
+            spoilt = evolve(spoilt, first_position=ALIEN, tokens=())
+    return told(step, *step.events[:at], spoilt, *step.events[at + 1 :])
+
+
+def another_action(step: Step, chance: Chance) -> Step:
+    action = pick(chance, OTHER_ACTIONS)
+    return Step(step.machine, step.before, action, step.after, step.events)
+
+
+def a_spoilt_state(step: Step, chance: Chance) -> Step:
+    spoil = pick(chance, STATES)
+    if chance.below(2):
+        before = spoil(step.before, chance)
+        return Step(step.machine, before, step.action, step.after, step.events)
+    after = spoil(step.after, chance)
+    return Step(step.machine, step.before, step.action, after, step.events)
+
+
+def another_request(state: State, chance: Chance) -> State:
+    """Its books are not its own."""
+    if not state.running:
+        return state
+    at = chance.below(len(state.running))
+    r = state.running[at]
+    spoilt: tuple[Request, ...] = (
+        evolve(r, table=(*r.table, ALIEN)),
+        evolve(r, table=(-1, *r.table)),
+        evolve(r, table=r.table[:-1]),
+        evolve(r, computed=r.computed + ALIEN),
+        evolve(r, computed=-1),
+        evolve(r, published=ALIEN),
+        evolve(r, keys=r.keys[1:]),
+        evolve(r, output=(*r.output, 1)),
+        evolve(r, id="nobody"),
+    )
+    running = (*state.running[:at], pick(chance, spoilt), *state.running[at + 1 :])
+    return evolve(state, running=running)
+
+
+def another_queue(state: State, chance: Chance) -> State:
+    queues = (
+        evolve(state, running=state.running * 2),
+        evolve(state, waiting=state.running),
+        evolve(state, waiting=(), running=()),
+        evolve(state, running=state.waiting, waiting=state.running),
+    )
+    return pick(chance, queues)
+
+
+def another_pool(state: State, chance: Chance) -> State:
+    pool = state.pool
+    pools = (
+        Pool(pool.blocks, (*pool.free, ALIEN), pool.index),
+        Pool(pool.blocks, (*pool.free, -1), pool.index),
+        Pool(pool.blocks, pool.free[1:], pool.index),
+        Pool(pool.blocks, pool.free * 2, pool.index),
+        Pool(pool.blocks[1:], pool.free, pool.index),
+        Pool(pool.blocks, pool.free, Index()),
+        Pool(pool.blocks, pool.free, Index(dict.fromkeys(pool.index.copies, (ALIEN,)))),
+        Pool(pool.blocks, pool.free, Index(dict.fromkeys(pool.index.copies, ()))),
+        Pool(tuple(Block(0, b.key) for b in pool.blocks), pool.free, pool.index),
+        Pool(tuple(Block(b.ref_count) for b in pool.blocks), pool.free, pool.index),
+    )
+    return evolve(state, pool=pick(chance, pools))
+
+
+def other_plans(state: State, chance: Chance) -> State:
+    if not state.in_flight:
+        return evolve(state, in_flight=(Plan(deferred=((ALIEN,),)),))
+    entries = state.in_flight[0].entries
+    plans = (
+        (),
+        (Plan(),),
+        (Plan(entries[1:]),),
+        (Plan(entries * 2),),
+        (Plan(tuple(evolve(e, table=e.table[:-1]) for e in entries)),),
+        (Plan(tuple(evolve(e, table=(ALIEN,)) for e in entries)),),
+        (Plan(tuple(evolve(e, tokens=()) for e in entries)),),
+        (Plan(tuple(evolve(e, start=e.start + ALIEN) for e in entries)),),
+        (Plan(tuple(evolve(e, id="nobody") for e in entries)),),
+        (Plan(tuple(evolve(e, new_blocks=ALIEN) for e in entries)),),
+        (Plan(tuple(evolve(e, drafts=(1,) * 4, yields=not e.yields) for e in entries)),),
+    )
+    return evolve(state, in_flight=pick(chance, plans))
+
+
+STATES = (another_request, another_queue, another_pool, other_plans)
+SPOILS: tuple[Spoil, ...] = (
+    a_stray_event,
+    an_event_lost_or_doubled,
+    events_in_another_order,
+    another_number_in_an_event,
+    another_action,
+    a_spoilt_state,
+)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**64), st.integers(1, 2))
+@example(0, 1)
+def test_every_property_answers_whatever_it_is_asked(seed: int, faults: int) -> None:
+    """Each seed spoils some fifty steps."""
+    chance = Seeded(seed)
+    for _ in range(50):
+        step = pick(chance, real_steps())
+        for _ in range(faults):
+            step = pick(chance, SPOILS)(step, chance)
+        for name, outcome in answers(step).items():
+            assert outcome in (HELD, VACUOUS) or isinstance(outcome, Fall), name
+        Watch(step.machine, step.before, WATCHED.values()).see_step(step)
+
+
+def test_real_steps_fall_where_they_are_known_to_and_spoilt_ones_are_noticed() -> None:
+    chance, noticed, changed = Seeded(1), 0, 0
+    for step in real_steps()[::3]:
+        fine = {name for name, outcome in answers(step).items() if isinstance(outcome, Fall)}
+        assert fine <= {"EVI-1", "BUD-2"}
+        spoilt = pick(chance, SPOILS)(step, chance)
+        if spoilt != step:
+            changed += 1
+            fell = {name for name, outcome in answers(spoilt).items() if isinstance(outcome, Fall)}
+            noticed += bool(fell - fine)
+    assert changed > 100
+    assert noticed / changed > 0.9  # what is left: an event more of what an event says already
+
+
+MALFORMED: tuple[tuple[str, Callable[[Step], Step], str], ...] = (
+    (
+        "victim unknown",
+        lambda s: told(s, *s.events, Preempted("x")),
+        "x was preempted, and does not",
+    ),
+    (
+        "twice",
+        lambda s: told(s, *s.events, Preempted("a"), Preempted("a")),
+        "a was preempted, and does not stand where it must",
+    ),
+    (
+        "no plan",
+        lambda s: Step(s.machine, s.before, Schedule(), s.before, s.events),
+        "Schedule with 0 plans in flight leaves 0",
+    ),
+    (
+        "alien block",
+        lambda s: Step(s.machine, s.before, s.action, alien(s.after), s.events),
+        "blocks [99] are none of the pool",
+    ),
+    (
+        "foreign event",
+        lambda s: told(s, Delivered("a", 0, (1,))),
+        "tells of no Schedule",
+    ),
+)
+
+
+def alien(state: State) -> State:
+    (r,) = state.running
+    return evolve(state, running=(evolve(r, table=(*r.table, ALIEN)),))
+
+
+@pytest.mark.parametrize(("name", "spoil", "problem"), MALFORMED, ids=[m[0] for m in MALFORMED])
+def test_a_malformed_step_is_told_as_such(
+    name: str, spoil: Callable[[Step], Step], problem: str
+) -> None:
+    step = run(Machine(Config(5, 2, 8, 16, 4), VLLM_0_33), Submit("a", (1, 2, 3), 2), Schedule())[1]
+    assert not any(isinstance(outcome, Fall) for outcome in answers(step).values())
+    fallen = answers(spoil(step))["LRU-3"]
+    assert isinstance(fallen, Fall)
+    assert problem in fallen.what
+
+
+# --- What is excused ------------------------------------------------------------------------------
+
+
+def seen(steps: list[Step]) -> list[list[tuple[str, bool]]]:
+    """Of each step, what fell and whether that is known."""
+    watch = Watch(steps[0].machine, steps[0].before, WATCHED.values())
+    return [[(f.property.id, f.known) for f in watch.see_step(step)] for step in steps]
+
+
+def spoilt_content(step: Step) -> Step:
+    """The first block that is found holds nothing after this step."""
+    pool = step.after.pool
+    first = next(b for b, block in enumerate(pool.blocks) if block.key and block.content)
+    there = pool.blocks[first]
+    spoilt = (*pool.blocks[:first], Block(there.ref_count, there.key), *pool.blocks[first + 1 :])
+    after = evolve(step.after, pool=Pool(spoilt, pool.free, pool.index))
+    return Step(step.machine, step.before, step.action, after, step.events)
+
+
+def test_content_is_excused_only_after_a_scheduled_victim() -> None:
+    """The committed run: a pass un-schedules somebody whose blocks it had published. What is wrong
+    with content before it is a fault; what is wrong after it is known."""
+    trace = read_trace(FALLS / "CON-1.jsonl")
+    steps = run(trace.machine, *trace.actions)
+    victim = next(i for i, s in enumerate(steps) if any(isinstance(e, Preempted) for e in s.events))
+    assert seen(steps)[victim] == [("CON-3", True)]
+    wrong = spoilt_content(steps[victim - 1])
+    assert ("CON-3", False) in seen([*steps[: victim - 1], wrong])[-1]
+    after = spoilt_content(steps[victim])
+    assert ("CON-3", True) in seen([*steps[:victim], after])[-1]
+
+
+def test_a_victim_that_was_not_scheduled_excuses_nothing() -> None:
+    """By priority, blocks published at once; the worst request is preempted before its turn."""
+    machine = Machine(Config(5, 1, 6, 6, 3), prioritised(VLLM_0_33))
+    steps = run(
+        machine,
+        Submit("a", (1, 2), 3),
+        Submit("b", (3, 4), 3, priority=1),
+        Schedule(),
+        Complete((Output("a", (5,)), Output("b", (6,)))),
+        Schedule(),
+    )
+    assert Preempted("b") in steps[-1].events
+    assert seen(steps) == [[]] * 5
+    assert ("CON-3", False) in seen([*steps[:-1], spoilt_content(steps[-1])])[-1]
+
+
+def left_out(step: Step, drafts: int) -> Step:
+    """The same pass told otherwise: p gets its tokens with so many drafts, d gets none."""
+    plan = step.after.in_flight[-1]
+    p = next(e for e in plan.entries if e.admitted)
+    after = evolve(step.after, in_flight=(Plan((p,)),))
+    events = (Scheduled("e", 1, drafts, ()), Skipped("d", Reason.NO_TOKENS))
+    return Step(step.machine, step.before, step.action, after, events)
+
+
+def test_a_decode_left_out_is_excused_by_drafts_only_if_there_were_some() -> None:
+    machine = Machine(Config(9, 2, 12, 6, 3, num_speculative_tokens=1), VLLM_0_33)
+    steps = run(
+        machine,
+        Submit("d", (1,), 4),
+        Schedule(),
+        Complete((Output("d", (2,)),)),
+        Submit("p", (1, 2, 3, 4), 1),
+        Schedule(),
+    )
+    assert seen(steps)[-1] == []
+    for drafts, known in ((0, False), (1, True)):
+        wrong = [*steps[:-1], left_out(steps[-1], drafts)]
+        assert ("BUD-2", known) in seen(wrong)[-1]
+
+
+def test_an_overtaken_prefill_excuses_who_overtook_it() -> None:
+    """Nobody gives way: p finds no blocks, q is admitted behind it; then p takes the budget. Had p
+    never lacked blocks, the same would be a fault."""
+    trace = read_trace(FALLS / "BUD-2-no-victim.jsonl")
+    steps = run(trace.machine, *trace.actions)
+    assert seen(steps)[-1] == [("BUD-2", True)]
+    assert seen(steps[-1:]) == [[("BUD-2", False)]]
+
+
+def test_blocks_without_a_key_are_excused_once_one_was_let_go() -> None:
+    trace = read_trace(FALLS / "EVI-1.jsonl")
+    (*quiet, last) = run(trace.machine, *trace.actions)
+    assert seen([*quiet, last])[-1] == [("EVI-1", True)]
+    unprovoked = Step(last.machine, quiet[0].before, Abort("x"), last.after, ())
+    assert ("EVI-1", False) in seen([unprovoked])[0]
+
+
+@pytest.mark.parametrize("name", sorted(WATCHED))
+def test_each_possible_fall_has_a_cause_that_its_trace_shows(name: str) -> None:
+    for fall in WATCHED[name].falls:
+        trace = read_trace(FALLS / fall.trace)
+        steps = run(trace.machine, *trace.actions)
+        shows = [i for i, step in enumerate(steps) if fall.cause(step)]
+        assert shows
+        assert fall.lasts or shows[-1] == len(steps) - 1
+
+
+# --- A second reading -----------------------------------------------------------------------------
+
+
+def whole(policy: Policy, config: Config, *actions: Action) -> Counter[str]:
+    """How often each property was checked on a run on which none falls."""
+    machine = Machine(config, policy)
+    watch = Watch(machine, machine.initial())
+    for step in run(machine, *actions):
+        assert watch.see_step(step) == ()
+    return watch.checked
+
+
+def test_a_request_that_cannot_be_served_preempts_itself_for_want_of_blocks() -> None:
+    """Alone in four blocks of one token, it comes to need a fifth."""
+    config = Config(5, 1, 8, 8, 1)
+    turns = [a for t in range(5) for a in (Schedule(), Complete((Output("a", (t,)),)))]
+    checked = whole(VLLM_0_33, config, Submit("a", (1, 2), 6), *turns[:6], Schedule())
+    assert checked["PRE-1"] == 1
+
+
+def test_ghosts_are_asked_of_the_machine_and_not_of_the_step() -> None:
+    """An engine that does something else is no proof that content decides anything."""
+    gone = [s for s in real_steps() if isinstance(s.action, Abort) and s.after != s.before]
+    idle = [Step(s.machine, s.before, s.action, s.before, ()) for s in gone]
+    asked = [answers(step) for step in idle]
+    assert {outcome["GHO-1"] for outcome in asked} == {HELD, VACUOUS}
+    assert all(isinstance(outcome["END-1"], Fall) for outcome in asked)
+
+
+def test_nobody_may_give_way_where_nobody_does() -> None:
+    policy = evolve(MINIATURE, victim=Victim.NONE)
+    steps = run(
+        Machine(Config(4, 1, 8, 8, 2), policy),
+        Submit("a", (1, 2), 2),
+        Schedule(),
+        Complete((Output("a", (5,)),)),
+        Schedule(),
+    )
+    assert answers(steps[-1])["PRE-1"] is VACUOUS
+    fell = answers(told(steps[-1], Preempted("a")))["PRE-1"]
+    assert fell == Fall("a is preempted, policy names nobody")
+
+
+def test_every_property_is_registered_once_and_says_something() -> None:
+    assert len({p.statement for p in PROPERTIES.values()}) == len(PROPERTIES)
+    assert all(p.statement.endswith((".", ")")) for p in PROPERTIES.values())

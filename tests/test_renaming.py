@@ -1,0 +1,173 @@
+"""Renaming blocks, tokens and ids changes nothing but names (EQV-1)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import permutations
+
+import pytest
+from attrs import evolve
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from servespec.actions import Action, Complete, Output, ResetCache, Schedule, Submit
+from servespec.chain import Namespace, Token
+from servespec.config import Config
+from servespec.errors import SpecError
+from servespec.machine import Machine, Universe
+from servespec.plan import State
+from servespec.policy import MINIATURE, VLLM_0_33, Order, Policy, prioritised
+from servespec.pool import extend
+from servespec.theory.renaming import NamesTokens, Renaming, same_token, tells_ids_apart, unequal
+from tests.walks import walked
+
+unless_asked = pytest.mark.skipif(
+    not os.environ.get("SERVECHECK_SLOW"), reason="takes a minute: set SERVECHECK_SLOW to run it"
+)
+ANN = Namespace(salt="ann")
+
+
+def transitions(machine: Machine, actions: list[Action]) -> Iterator[tuple[State, Action]]:
+    state = machine.initial()
+    for action in actions:
+        yield state, action
+        state = machine.apply(state, action).state
+
+
+def swapped(namespace: Namespace, token: Token) -> Token:
+    """0 and 1 change places, others go far away; in a namespace with a salt all go."""
+    near = token + 50 if namespace.salt else 1 - token
+    return near if token in (0, 1) else token + 100
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_renaming_commutes_with_every_action_of_a_walk(data: st.DataObject) -> None:
+    walk = walked(data)
+    first = walk.policy.first_block
+    usable = list(range(first, walk.config.num_blocks))
+    order = data.draw(st.permutations(usable))
+    ids = sorted({a.id for a in walk.actions if isinstance(a, Submit)})
+    others = ids if tells_ids_apart(walk.config, walk.policy) else data.draw(st.permutations(ids))
+    renaming = Renaming(
+        dict(zip(usable, order, strict=True)), swapped, dict(zip(ids, others, strict=True))
+    )
+    for state, action in transitions(walk.machine, walk.actions):
+        assert unequal(walk.machine, state, action, renaming) is None
+
+
+def reachable(machine: Machine, universe: Universe) -> Iterator[tuple[State, tuple[Action, ...]]]:
+    """Every state of a scope with its enabled actions, breadth first."""
+    seen, queue = {machine.initial()}, [machine.initial()]
+    for state in queue:
+        actions = tuple(machine.enabled(state, universe))
+        yield state, actions
+        for action in actions:
+            after = machine.apply(state, action).state
+            if after not in seen:
+                seen.add(after)
+                queue.append(after)
+
+
+SCOPE = Universe(
+    submits=(Submit("a", (0, 1), 2), Submit("b", (0, 0), 1, ANN, stop=(1,))),
+    tokens=(0, 1),
+    resets=(ResetCache(True),),
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "states", "steps"),
+    [
+        (VLLM_0_33, 1_428, 5_856),
+        (MINIATURE, 520, 2_144),
+        pytest.param(prioritised(VLLM_0_33), 1_428, 5_856, marks=[pytest.mark.slow, unless_asked]),
+    ],
+)
+def test_renaming_commutes_on_all_transitions_of_a_scope(
+    policy: Policy, states: int, steps: int
+) -> None:
+    """Three blocks of one token, two requests, two tokens: every order of the blocks, with the
+    names of the tokens, and of the requests where they break no tie, as they are and exchanged."""
+    first = policy.first_block
+    machine = Machine(Config(3 + first, 1, 4, 8, 2), policy)
+    other: dict[str, str] = {} if policy.order is Order.PRIORITY else {"a": "b", "b": "a"}
+    both: tuple[tuple[NamesTokens, dict[str, str]], ...] = (
+        (same_token, {}),
+        (lambda _, t: 1 - t, other),
+    )
+    usable = range(first, first + 3)
+    renamings = [
+        Renaming(dict(zip(usable, order, strict=True)), tokens, ids)
+        for order in permutations(usable)
+        for tokens, ids in both
+    ]
+    found = list(reachable(machine, SCOPE))
+    assert (len(found), sum(len(actions) for _, actions in found)) == (states, steps)
+    for state, actions in found:
+        for action in actions:
+            for renaming in renamings:
+                assert unequal(machine, state, action, renaming) is None
+
+
+def test_ids_break_ties_by_priority() -> None:
+    """Where EQV-1 does not hold: two requests of one priority and one moment. The smaller id is
+    served first, so if they change names another one is."""
+    machine = Machine(Config(4, 2, 8, 8, 1), prioritised(VLLM_0_33))
+    assert tells_ids_apart(machine.config, machine.policy)
+    state = machine.apply(machine.initial(), Submit("b", (0,), 1)).state
+    twin = Submit("a", (1,), 1, with_last=True)
+    assert unequal(machine, state, twin, Renaming(ids={"a": "b", "b": "a"})) is not None
+    assert unequal(machine, state, twin, Renaming()) is None
+
+
+def test_stop_tokens_are_names_too() -> None:
+    """A token that ends a request must be renamed with the others."""
+    machine = Machine(Config(4, 2, 8, 8, 1), VLLM_0_33)
+    state = machine.apply(machine.initial(), Submit("a", (0,), 3, stop=(1,))).state
+    state = machine.apply(state, Schedule()).state
+    ends = Complete((Output("a", (1,)),))
+    assert unequal(machine, state, ends, Renaming(tokens=swapped)) is None
+    forgot = Renaming(tokens=swapped, stops=False)
+    assert "is not the renaming" in (unequal(machine, state, ends, forgot) or "")
+
+
+def test_the_null_block_keeps_its_name() -> None:
+    machine = Machine(Config(3, 2, 4, 4, 1), VLLM_0_33)
+    swap = Renaming({0: 1, 1: 0})
+    waiting = machine.apply(machine.initial(), Submit("a", (0,), 1)).state
+    assert unequal(machine, waiting, Schedule(), swap) is None, "the machine itself has no number"
+    assert swap.state(waiting).pool.free == (0, 2), "but block 0 would be handed out"
+
+
+def test_a_merging_of_tokens_does_not_commute() -> None:
+    """The map must be injective: if 0 and 1 become one, a miss becomes a hit."""
+    machine = Machine(Config(8, 1, 8, 8, 2), VLLM_0_33)
+    actions: list[Action] = [
+        Submit("a", (0, 0), 1),
+        Schedule(),
+        Complete((Output("a", (5,)),)),
+        Submit("b", (1, 0), 1),
+        Schedule(),
+    ]
+    merged = Renaming(tokens=lambda _, t: 0 if t == 1 else t)
+    unequals = [unequal(machine, s, a, merged) for s, a in transitions(machine, actions)]
+    assert [u is None for u in unequals] == [True, True, True, True, False]
+
+
+def test_a_renaming_of_blocks_is_a_permutation() -> None:
+    with pytest.raises(SpecError, match=r"blocks: \{1: 2\} is no permutation"):
+        Renaming({1: 2})
+
+
+def test_a_pool_that_hands_out_by_number_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks taken in order of their numbers, not of the queue: EQV-1 falls."""
+    monkeypatch.setattr(
+        "servespec.pool.extend",
+        lambda pool, count: extend(evolve(pool, free=tuple(sorted(pool.free))), count),
+    )
+    machine = Machine(Config(5, 1, 4, 8, 2), VLLM_0_33)
+    swap = Renaming({1: 2, 2: 1})
+    state = machine.apply(machine.initial(), Submit("a", (0,), 1)).state
+    assert "is not the renaming" in (unequal(machine, state, Schedule(), swap) or "")
