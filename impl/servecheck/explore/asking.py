@@ -12,16 +12,18 @@ is `Label(id, known=True)`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import cast
 
 from attrs import field, frozen
 
+from servecheck.explore.errors import ScopeError
 from servecheck.explore.search import Seen
 from servecheck.explore.serving import Serving
 from servecheck.explore.system import Moved
 from servecheck.marks import marks_of
 from servespec.actions import Abort, Action
 from servespec.plan import State
-from servespec.properties import PROPERTIES, VACUOUS, Fall, Kind, Monitor, Property, Step
+from servespec.properties import PROPERTIES, VACUOUS, Fall, Kind, Monitor, Property, Renamable, Step
 
 KNOWN = " as known"
 """Behind the id of a property: it falls where the registry says so."""
@@ -39,12 +41,12 @@ class Node:
     """A state of the product."""
 
     state: State
-    memory: tuple[Monitor, ...] = ()
+    memory: tuple[Renamable, ...] = ()
     awaited: tuple[int, ...] = ()
     """Numbers of the lasting causes that have not happened yet."""
 
 
-Key = tuple[bytes, tuple[Monitor, ...], tuple[int, ...]]
+Key = tuple[bytes, tuple[Renamable, ...], tuple[int, ...]]
 
 
 @frozen
@@ -75,12 +77,15 @@ class Asking:
             kind: tuple((p, p.start(machine, initial)) for p in self.properties if p.kind is kind)
             for kind in Kind
         }
+        for p, monitor in of[Kind.M]:
+            if not hasattr(monitor, "renamed"):
+                raise ScopeError(f"{p.id} cannot be searched", "watch it along a trace")
         object.__setattr__(self, "_of", of)
 
     # --- the product ---
 
     def initial(self) -> Node:
-        memory = tuple(monitor for _, monitor in self._of[Kind.M])
+        memory = tuple(cast(Renamable, monitor) for _, monitor in self._of[Kind.M])
         return Node(self.base.initial(), memory, tuple(range(len(self._causes))))
 
     def enabled(self, node: Node) -> Iterable[Action]:
@@ -92,7 +97,7 @@ class Asking:
         awaited = node.awaited
         if awaited:
             awaited = tuple(i for i in awaited if not self._causes[i](step))
-        goes_on: list[Monitor] = []
+        goes_on: list[Renamable] = []
         falls: list[tuple[str, str]] = []
         counts: list[str] = []
         for (p, _), monitor in zip(self._of[Kind.M], node.memory, strict=True):

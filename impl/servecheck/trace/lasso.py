@@ -51,9 +51,6 @@ class _Round:
                 return _Round(), verdict(bool(step.after.live), what if starved else None)
         return _Round(), VACUOUS
 
-    def renamed(self, names: Renaming) -> Monitor:
-        raise NotImplementedError
-
 
 def _starved(start: State | None, step: Step) -> str | None:
     """A live request that fits alone, if this outcome leads back to `start` and could not do

@@ -106,7 +106,13 @@ class Monitor(Protocol):
         """The monitor as it goes on, and its answer to this step."""
         ...
 
-    def renamed(self, names: Renaming) -> Monitor:
+
+class Renamable(Monitor, Protocol):
+    """A monitor that a search can keep: with the names of the state it belongs to."""
+
+    def after(self, step: Step) -> tuple[Renamable, Outcome]: ...
+
+    def renamed(self, names: Renaming) -> Renamable:
         """The monitor as it would stand, had blocks and requests these names all along: a state and
         its monitors have one set of names (EQV-1)."""
         ...
@@ -157,9 +163,6 @@ class _Memoryless:
         problem = step.problem
         return self, self.check(step) if problem is None else Fall(problem)
 
-    def renamed(self, names: Renaming) -> Monitor:
-        return self
-
 
 @frozen
 class _OfState:
@@ -168,9 +171,6 @@ class _OfState:
     def after(self, step: Step) -> tuple[Monitor, Outcome]:
         problem = step.problem
         return self, self.check(step.machine, step.after) if problem is None else Fall(problem)
-
-    def renamed(self, names: Renaming) -> Monitor:
-        return self
 
 
 StateCheck = Callable[[Machine, State], Outcome]

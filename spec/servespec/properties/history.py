@@ -13,6 +13,7 @@ from servespec.properties.base import (
     Fall,
     Monitor,
     Outcome,
+    Renamable,
     Renaming,
     Step,
     monitor_property,
@@ -35,7 +36,7 @@ class _Ages:
 
     groups: tuple[frozenset[int], ...]
 
-    def after(self, step: Step) -> tuple[Monitor, Outcome]:
+    def after(self, step: Step) -> tuple[Renamable, Outcome]:
         if step.problem is not None:
             return self, Fall(step.problem)
         evicted = {e.block for e in step.events if isinstance(e, BlockRemoved)}
@@ -52,7 +53,7 @@ class _Ages:
         groups = tuple(g for g in (*survived, now - known) if g)
         return _Ages(groups), verdict(bool(evicted), problem)
 
-    def renamed(self, names: Renaming) -> Monitor:
+    def renamed(self, names: Renaming) -> Renamable:
         return _Ages(tuple(frozenset(names.blocks[b] for b in group) for group in self.groups))
 
 
@@ -76,7 +77,7 @@ class _Worker:
     rows: tuple[_Row, ...]
     plans: tuple[tuple[Planned, ...], ...]
 
-    def after(self, step: Step) -> tuple[Monitor, Outcome]:
+    def after(self, step: Step) -> tuple[Renamable, Outcome]:
         if step.problem is not None or len(self.plans) != len(step.before.in_flight):
             return self, Fall(step.problem or f"the worker was told of {len(self.plans)} plans")
         rows = {row.id: row for row in self.rows}
@@ -104,7 +105,7 @@ class _Worker:
             problem = f"the worker has {mine}, the scheduler {theirs}"
         return _Worker(tuple(rows.values()), tuple(plans)), verdict(bool(mine), problem)
 
-    def renamed(self, names: Renaming) -> Monitor:
+    def renamed(self, names: Renaming) -> Renamable:
         rows = tuple(_Row(names.ids[r.id], names.table(r.table), r.computed) for r in self.rows)
         plans = (tuple(_renamed(entry, names) for entry in plan) for plan in self.plans)
         return _Worker(rows, tuple(plans))
