@@ -26,6 +26,7 @@ from servespec.config import Config
 from servespec.machine import Machine
 from servespec.policy import (
     MINIATURE,
+    PROFILES,
     RESERVED,
     STATIC,
     VLLM_0_33,
@@ -157,13 +158,14 @@ AXES = {
     "drafts": Axis(
         "one draft a step, right and wrong",
         VLLM_0_33,
-        (kind("00", 3), kind("0000", 1)),
+        (kind("00", 3),),
         evolve(
             SIZES,
             max_num_batched_tokens=4,
             long_prefill_token_threshold=2,
             num_speculative_tokens=1,
         ),
+        more=(kind("0000", 1),),
         tokens=(0, 1),
     ),
     "priority": Axis(
@@ -238,7 +240,7 @@ COUNTS: dict[str, Counts] = {
     "serving-tiny/chunks": Counts(1_255, 6_636, 17),
     "serving-tiny/sampling": Counts(2_925, 10_511, 17),
     "serving-tiny/namespaces": Counts(1_508, 4_960, 16),
-    "serving-tiny/drafts": Counts(5_302, 27_126, 14),
+    "serving-tiny/drafts": Counts(2_580, 13_144, 14),
     "serving-tiny/priority": Counts(509, 833, 21),
     "serving-tiny/after-step": Counts(1_618, 6_710, 18),
     "serving-tiny/copies": Counts(2_746, 11_481, 21),
@@ -269,6 +271,20 @@ def scopes() -> dict[str, Scope]:
         scope = serving(preset, axis)
         found[scope.name] = scope
     return found
+
+
+DEFAULT = ("tiny-pool-small", "serving-tiny")
+"""What is searched if nothing is named."""
+
+NAMES = {policy: name for name, policy in PROFILES.items()} | {
+    prioritised(VLLM_0_33): "VLLM_0_33_PRIORITY"
+}
+
+
+def profile_of(scope: Scope) -> str:
+    """The name of the policy of a scope, "other" if it has none."""
+    machine = scope.machine if isinstance(scope, PoolScope) else scope.system.machine
+    return NAMES.get(machine.policy, "other")
 
 
 def named(name: str) -> tuple[Scope, ...]:
