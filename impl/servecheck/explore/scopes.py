@@ -195,11 +195,17 @@ AXES = {
     "miniature": Axis("the article's loop", MINIATURE, (kind("01", 2), kind("010", 2)), NO_CHUNKS),
     "static": Axis("static batches", STATIC, (kind("01", 2), kind("010", 2)), NO_CHUNKS),
     "reserved": Axis("reserved memory", RESERVED, (kind("01", 2), kind("010", 2)), NO_CHUNKS),
-    "impossible": Axis(
-        "requests that can never be served: a prompt that fills the model, one larger than the pool",
+    "full-prompt": Axis(
+        "a prompt that fills the model, which is queued and can never be served",
         VLLM_0_33,
-        (kind("00", 1), kind("0", 1), kind("000", 1)),
-        Config(3, 1, 3, 1, 1),
+        (kind("00", 1), kind("0", 1)),
+        Config(2, 2, 2, 1, 1),
+    ),
+    "small-pool": Axis(
+        "a request that needs more blocks than there are, which is queued all the same",
+        VLLM_0_33,
+        (kind("00", 1), kind("0", 1)),
+        Config(2, 1, 3, 1, 1),
     ),
     "no-victim": Axis(
         "nobody is preempted, so whoever finds no room waits in its place",
@@ -306,7 +312,8 @@ COUNTS: dict[str, Counts] = {
     "serving-tiny/miniature": Counts(1_352, 4_442, 19),
     "serving-tiny/static": Counts(2_846, 11_731, 21),
     "serving-tiny/reserved": Counts(260, 1_053, 13),
-    "serving-tiny/impossible": Counts(193, 682, 9),
+    "serving-tiny/full-prompt": Counts(40, 132, 5),
+    "serving-tiny/small-pool": Counts(38, 125, 6),
     "serving-tiny/no-victim": Counts(928, 1_710, 19),
     "serving-tiny/given-back": Counts(10_117, 18_979, 37),
     "serving-tiny/passed-over": Counts(288, 536, 15),
