@@ -225,7 +225,11 @@ def test_a_picture_without_matplotlib(
         ),
         (
             "--device h100",
-            "device: 'h100' is not known; the nearest: h100-sxm, h100-pcie, h200-sxm",
+            "device: 'h100' is not known; the nearest: h100-sxm, h100-pcie",
+        ),
+        (
+            "--device A100",
+            "device: 'A100' is not known; the nearest: a100-80gb-sxm, a100-80gb-pcie, a100-40gb",
         ),
         ("--dtype q4_2", "dtype: 'q4_2' is not known; the nearest: "),
         ("--kv-dtype x", "dtype: 'x' is not known; choose of f32, bf16, "),

@@ -274,8 +274,15 @@ def test_a_request_that_never_ends_is_undetermined(
     ("args", "said"),
     [
         (["--policy", "FASTEST", "--policy", "STATIC"], "--policy FASTEST: no such profile; take"),
-        (["--policy", "STATIC"], "give two different policies at least"),
-        (["--policy", "STATIC", "--policy", "STATIC"], "give two different policies at least"),
+        (["--policy", "STATIC"], "give two or more different policies"),
+        (["--policy", "STATIC", "--policy", "STATIC"], "give two or more different policies"),
+        (
+            ["--policy", "STATIC", "--policy", "MINIATURE", "--policy", "STATIC"],
+            "give two or more different policies",
+        ),
+        (["--slots", "9" * 20], "blocks are more than 10,000,000; give fewer --blocks or --slots"),
+        (["--blocks", "9" * 20], "blocks are more than 10,000,000; give fewer --blocks or"),
+        (["--requests", "9" * 9], "tokens are more than 100,000,000 tokens; give fewer --requests"),
         (["--plot", "x.gif"], "x.gif: what to draw is told by the ending; give an .svg or a .png"),
         (["--output", "9", "3"], "output: 9 to 3 is no range from 1 on; give the least first"),
         (["nowhere.jsonl"], "nowhere.jsonl: there is no such file; name another, or none, and"),

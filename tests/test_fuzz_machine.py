@@ -17,7 +17,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from servecheck.cli import fuzz
 from servecheck.cli.terminal import Exit
-from servecheck.fuzz.campaign import NAMED, Progress, Summary, Verdict, campaign
+from servecheck.fuzz.campaign import Progress, Summary, Verdict, campaign
 from servecheck.fuzz.draw import Seeded, draw_world
 from servecheck.fuzz.machine import Tally, machine_class
 from servecheck.fuzz.moves import MOVES
@@ -33,6 +33,7 @@ from servespec.errors import ConfigError
 from servespec.machine import Machine
 from servespec.policy import (
     MINIATURE,
+    NAMED,
     RESERVED,
     STATIC,
     VLLM_0_33,

@@ -36,7 +36,7 @@ from servespec.chain import PUBLIC, Namespace, chain
 from servespec.config import Config
 from servespec.events import Reason
 from servespec.machine import Machine
-from servespec.policy import MINIATURE, PROFILES, VLLM_0_33, Publish, StepMix, prioritised
+from servespec.policy import MINIATURE, NAMED, VLLM_0_33, Publish, Readmission, StepMix
 
 FALLS = Path(__file__).resolve().parents[1] / "traces" / "falls"
 
@@ -167,11 +167,11 @@ def test_a_line_is_written_by_value_and_by_name(path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize("name", NAMED)
 def test_a_profile_is_named_and_written_whole(path: Path, name: str) -> None:
     for policy, said in (
-        (PROFILES[name], name),
-        (prioritised(PROFILES[name]), f"prioritised({name})"),
+        (NAMED[name], name),
+        (evolve(NAMED[name], readmission=Readmission.TAIL), None),
     ):
         record(path, Machine(Config(4, 2, 4, 4, 2), policy), [Schedule()])
         trace = read_trace(path)

@@ -23,10 +23,8 @@ from servespec.actions import (
 )
 from servespec.chain import PUBLIC, Namespace, Tokens
 from servespec.config import Config
-from servespec.policy import PROFILES, VLLM_0_33, Policy, prioritised
-
-NAMED = {**PROFILES, "prioritised(VLLM_0_33)": prioritised(VLLM_0_33)}
-
+from servespec.policy import NAMED as NAMED
+from servespec.policy import Policy
 
 # --- worlds --------------------------------------------------------------------------------
 

@@ -345,7 +345,8 @@ VLLM_0_33 = Policy(
     release=Release.AT_ONCE,
     reset=Reset.PREEMPT_FIRST,
 )
-"""vLLM 0.33.0 as recorded. Its `--scheduling-policy priority` is `prioritised(VLLM_0_33)`."""
+"""vLLM 0.33.0 as recorded. Its `--scheduling-policy priority` is `prioritised(VLLM_0_33)`,
+which is named VLLM_0_33_PRIORITY."""
 
 MINIATURE = evolve(
     VLLM_0_33,
@@ -375,3 +376,13 @@ PROFILES = {
 def prioritised(policy: Policy) -> Policy:
     """The same policy, serving by priority, and choosing its victims by it."""
     return evolve(policy, order=Order.PRIORITY, victim=Victim.WORST_PRIORITY)
+
+
+NAMED = {**PROFILES, "VLLM_0_33_PRIORITY": prioritised(VLLM_0_33)}
+"""Every policy that has a name, by it: what is typed, printed and recorded. The profiles, and
+vLLM's by priority."""
+
+
+def name_of(policy: Policy) -> str | None:
+    """The name of a policy, if it has one."""
+    return next((name for name, named in NAMED.items() if named == policy), None)

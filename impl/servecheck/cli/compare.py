@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 ENGINE = "fast"
 Range = tuple[int, int]
+MOST_BLOCKS = 10_000_000
+"""The engine holds an object for each."""
+MOST_TOKENS = 100_000_000
+"""Of the prompts of a drawn stream."""
 
 
 def command(
@@ -75,10 +79,15 @@ def command(
 
     names = list(policy or ("MINIATURE", "STATIC"))
     policies = [_policy(name) for name in names]
-    if len(set(names)) < 2:
-        raise BadInput("give two different policies at least, by --policy NAME --policy NAME")
+    if len(set(names)) < max(len(names), 2):
+        raise BadInput("give two or more different policies, by --policy NAME --policy NAME")
     if plot is not None and plot.suffix.lower() not in (".svg", ".png"):
         raise BadInput(f"{plot}: what to draw is told by the ending; give an .svg or a .png")
+    if stream is None and requests * max(prompt) > MOST_TOKENS:
+        raise BadInput(
+            f"{requests:,} prompts of up to {max(prompt):,} tokens are more than {MOST_TOKENS:,} "
+            "tokens; give fewer --requests, or a shorter --prompt"
+        )
     asked = (
         drawn(Drawing(requests=requests, gap=gap, prompt=prompt, output=output), seed)
         if stream is None
@@ -109,7 +118,7 @@ def command(
 
 
 def _policy(name: str) -> Policy:
-    from servecheck.fuzz.campaign import NAMED
+    from servespec.policy import NAMED
 
     if name not in NAMED:
         raise BadInput(escaped(f"--policy {name}: no such profile; take one of {', '.join(NAMED)}"))
@@ -130,9 +139,15 @@ def _config(
     from servecheck.workload.serve import unhindered
 
     roomy = unhindered(stream, slots, block_size, policy)
+    num_blocks = roomy.num_blocks if blocks is None else blocks + policy.first_block
+    if num_blocks > MOST_BLOCKS:
+        raise BadInput(
+            f"{num_blocks:,} blocks are more than {MOST_BLOCKS:,}; give fewer --blocks or --slots, "
+            "a larger --block-size, or a stream of shorter texts"
+        )
     return evolve(
         roomy,
-        num_blocks=roomy.num_blocks if blocks is None else blocks + policy.first_block,
+        num_blocks=num_blocks,
         max_num_batched_tokens=budget or roomy.max_num_batched_tokens,
         max_model_len=max_model_len or roomy.max_model_len,
     )

@@ -26,7 +26,6 @@ from servespec.config import Config
 from servespec.machine import Machine
 from servespec.policy import (
     MINIATURE,
-    PROFILES,
     RESERVED,
     STATIC,
     VLLM_0_33,
@@ -40,6 +39,7 @@ from servespec.policy import (
     Sharing,
     StepMix,
     Victim,
+    name_of,
     prioritised,
 )
 
@@ -351,15 +351,11 @@ def scopes() -> dict[str, Scope]:
 DEFAULT = ("tiny-pool-small", "serving-tiny")
 """What is searched if nothing is named."""
 
-NAMES = {policy: name for name, policy in PROFILES.items()} | {
-    prioritised(VLLM_0_33): "VLLM_0_33_PRIORITY"
-}
-
 
 def profile_of(scope: Scope) -> str:
     """The name of the policy of a scope, "other" if it has none."""
     machine = scope.machine if isinstance(scope, PoolScope) else scope.system.machine
-    return NAMES.get(machine.policy, "other")
+    return name_of(machine.policy) or "other"
 
 
 def named(name: str) -> tuple[Scope, ...]:

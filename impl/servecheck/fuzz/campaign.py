@@ -61,7 +61,7 @@ from servespec.config import check
 from servespec.errors import ActionDisabled, ConfigError
 from servespec.machine import Machine
 from servespec.plan import State
-from servespec.policy import PROFILES, VLLM_0_33, Policy, prioritised
+from servespec.policy import NAMED, Policy
 from servespec.properties import PROPERTIES, Step
 
 STEPS_PER_RUN = 40
@@ -73,9 +73,6 @@ SHRINKING = 20.0
 """Seconds that Hypothesis may shrink."""
 STRIDE = 1_000_003
 """Seeds of a campaign lie so far from those of the next."""
-
-NAMED = {**PROFILES, "VLLM_0_33_PRIORITY": prioritised(VLLM_0_33)}
-"""Policies that a campaign can be kept to."""
 
 
 SEARCH = settings(

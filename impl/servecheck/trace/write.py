@@ -31,18 +31,12 @@ from servecheck.trace.observe import digest_of, observe, traced
 from servespec.actions import Action
 from servespec.errors import SpecError
 from servespec.machine import Machine, Transition
-from servespec.policy import PROFILES, Policy, prioritised
+from servespec.policy import name_of
 
 SNAPSHOT_EVERY = 50
 """Actions from one snapshot to the next."""
 
 MAKE_ROOM = "free some space there, or name another file"
-
-
-def profile_of(policy: Policy) -> str | None:
-    """The name of a policy, if it has one."""
-    named = {f"prioritised({name})": prioritised(policy) for name, policy in PROFILES.items()}
-    return next((name for name, it in {**named, **PROFILES}.items() if it == policy), None)
 
 
 def packages() -> Packages:
@@ -86,7 +80,7 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
                 FORMAT,
                 VERSION,
                 self.engine,
-                profile_of(policy),
+                name_of(policy),
                 self.seed,
                 packages(),
                 self.machine.config,

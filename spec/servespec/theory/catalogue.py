@@ -1,4 +1,8 @@
-"""Looking a name up in a catalogue: the entry, or an error that offers the nearest names."""
+"""Looking a name up in a catalogue: the entry, or an error that offers the nearest names.
+
+Nearest are those that begin with what was asked for, such as every "a100"; if there are none, those
+that are spelt most alike.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,8 @@ def found(kind: str, name: str, catalogue: Mapping[str, T]) -> T:
     for spelt in (asked, asked.replace(" ", "-").replace("_", "-")):
         if spelt in catalogue:
             return catalogue[spelt]
-    near = get_close_matches(asked, catalogue, n=3, cutoff=0.5)
+    begun = [entry for entry in catalogue if asked and entry.startswith(asked)]
+    near = begun or get_close_matches(asked, catalogue, n=3, cutoff=0.5)
     offered = ", ".join(near or catalogue)
     remedy = f"the nearest: {offered}" if near else f"choose of {offered}"
     raise ConfigError(kind, f"{name!r} is not known", remedy)
