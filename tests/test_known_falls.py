@@ -1,5 +1,5 @@
-"""The falls that the project knows of go on falling, each on a shortest run: exhaustive search finds
-what is committed, and finds every one of them in a scope of the registry."""
+"""The falls that the project knows of go on falling, each on a shortest run: exhaustive search
+finds what is committed, and finds every one of them in a scope of the registry."""
 
 from __future__ import annotations
 
