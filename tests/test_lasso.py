@@ -133,7 +133,7 @@ def test_a_monitor_does_not_learn_from_a_run_that_is_not_its_own() -> None:
         monitor, _ = monitor.after(step_of(PREFILL_FIRST, state, action, moved))
         state = moved.state
     served = (Submit("other", (1,), 1), Schedule(), Complete((Output("other", (0,)),)))
-    assert went(state, monitor, served * 2) == [False] * 5 + [True]
+    assert went(state, monitor, served * 2) == [False] * 4 + [True] * 2
     assert went(state, monitor, ROUND + served) == [False, False, True] + [False] * 3
     assert went(state, monitor, ROUND) == [False, False, True]
 

@@ -74,7 +74,7 @@ FALLING = {
 unless_asked = pytest.mark.skipif(
     not os.environ.get("SERVECHECK_SLOW"), reason="takes ten seconds: set SERVECHECK_SLOW to run it"
 )
-LARGE = {axis: (pytest.mark.slow, unless_asked) for axis in ("drafts", "given-back")}
+LARGE = dict.fromkeys(("drafts", "given-back"), (pytest.mark.slow, unless_asked))
 
 
 @pytest.mark.parametrize(
