@@ -12,7 +12,8 @@ from servecheck.explore.falls import KNOWN_FALLS, KnownFall, first_fall, main, n
 from servecheck.explore.liveness import Fits, liveness
 from servecheck.explore.scopes import ServingScope, named
 from servecheck.explore.told import lap
-from servecheck.trace.lasso import LASSO, WATCHED, fills_the_model, goes_on, request_fits
+from servecheck.trace.fairness import fills_the_model, goes_on, request_fits
+from servecheck.trace.lasso import LASSO, WATCHED
 from servecheck.trace.read import read_trace
 from servecheck.trace.replay import replay_trace
 from servespec.actions import Abort, Action, Complete, Output, Schedule, Submit

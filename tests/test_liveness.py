@@ -16,7 +16,7 @@ from servecheck.explore.scopes import AXES, ServingScope, kind, named
 from servecheck.explore.search import Ended, Limits, search
 from servecheck.explore.serving import Serving
 from servecheck.explore.system import Raw
-from servecheck.trace.lasso import goes_on, request_fits, served_after
+from servecheck.trace.fairness import goes_on, request_fits, served_after
 from servecheck.trace.shrink import fall_in
 from servespec.actions import Abort, Action, Complete, Discard, ResetCache, Schedule, Submit
 from servespec.config import Config
