@@ -1,5 +1,5 @@
-"""The falls that the project knows of go on falling, each on a shortest run: exhaustive search finds
-what is committed, and finds every one of them in a scope of the registry."""
+"""The falls that the project knows of go on falling, each on a shortest run: exhaustive search
+finds what is committed, and finds every one of them in a scope of the registry."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ import pytest
 from servecheck.explore.falls import KNOWN_FALLS, KnownFall, first_fall, main, named_anew
 from servecheck.explore.liveness import Fits, liveness
 from servecheck.explore.scopes import ServingScope, named
-from servecheck.trace.lasso import LASSO, WATCHED, fills_the_model, goes_on, request_fits
+from servecheck.explore.told import lap
+from servecheck.trace.fairness import fills_the_model, goes_on, request_fits
+from servecheck.trace.lasso import LASSO, WATCHED
 from servecheck.trace.read import read_trace
 from servecheck.trace.replay import replay_trace
 from servespec.actions import Abort, Action, Complete, Output, Schedule, Submit
+from servespec.config import Config
 from servespec.events import Delivered, Preempted
 from servespec.machine import Machine
 from servespec.plan import State
+from servespec.policy import VLLM_0_33
 from servespec.properties import Falls
 
-FALLS = Path(__file__).resolve().parents[1] / "traces" / "falls"
+ROOT = Path(__file__).resolve().parents[1]
+FALLS, DOCS = ROOT / "traces" / "falls", ROOT / "docs"
 KNOWN = [(name, fall) for name, asked in WATCHED.items() for fall in asked.falls]
 LASSOS = [fall.trace for fall in LASSO.falls]
 
@@ -245,4 +250,43 @@ def test_the_livelock_is_two_that_give_way_in_turn() -> None:
         {"r1": 2, "r0": 0},
         {"r1": 3, "r0": 1},
         {"r0": 2, "r1": 0},
+    ]
+
+
+# --- what is told of them ------------------------------------------------------------------
+
+
+def documented() -> str:
+    return "\n".join(path.read_text() for path in sorted(DOCS.glob("search*.md")))
+
+
+@pytest.mark.parametrize("name", ["LIV-1-livelock", "LIV-1-passed-over"])
+def test_the_loop_is_drawn_as_it_goes(name: str) -> None:
+    machine, _, loop, _ = halves(f"{name}.jsonl")
+    actions = read_trace(FALLS / f"{name}.jsonl").actions
+    assert lap(machine, actions[: len(actions) - len(loop)], loop) in documented()
+
+
+@pytest.mark.parametrize("name", LIVENESS)
+def test_what_is_told_of_a_fall_is_what_the_search_says(name: str) -> None:
+    (fall,) = (fall for fall in KNOWN_FALLS if fall.name == name)
+    found, strict = liveness(fall.system, fits=Fits.TAGGED), liveness(fall.system)
+    assert found.lasso is not None
+    served = "others" if found.lasso.arrivals else "nobody"
+    told = (
+        f"| `{name}` | {found.found.states:,} | {found.starving} "
+        f"| {len(found.lasso.stem)} + {len(found.lasso.loop)} | {served} | {strict.verdict} |"
+    )
+    assert told in documented().splitlines()
+
+
+def test_a_table_of_a_run_shows_each_action() -> None:
+    machine = Machine(Config(3, 1, 3, 1, 2), VLLM_0_33)
+    stem = (Submit("a", (0,), 2), Submit("b", (1,), 1), Schedule())
+    assert lap(machine, stem, (Complete((Output("a", (5,)),)), Schedule())).splitlines()[2:] == [
+        "|  | submit a: 0, writes 2 | – | – | a |",
+        "|  | submit b: 1, writes 1 | – | – | a b |",
+        "|  | schedule | a admitted; a +1; b passed over: no tokens | a 1 of 1, 1 | b |",
+        "| ↻ | complete | a gets 5 | a 1 of 2, 1 | b |",
+        "| ↻ | schedule | a +1; b passed over: no tokens | a 2 of 2, 1 2 | b |",
     ]

@@ -764,7 +764,10 @@ def test_a_search_is_a_function_of_its_seed() -> None:
     machine = Machine(Config(6, 2, 12, 8, 3), MINIATURE)
     found = find("EVI-1", machine, 1)
     program = """
-from servecheck.trace.find import *
+from servecheck.trace.find import find
+from servespec.config import Config
+from servespec.machine import Machine
+from servespec.policy import MINIATURE
 print(repr(find("EVI-1", Machine(Config(6, 2, 12, 8, 3), MINIATURE), 1)))
 """
     root = FALLS.parents[1]

@@ -22,7 +22,7 @@ from attrs import evolve, frozen
 
 from servecheck.explore.asking import KNOWN, MARK, Asking, Key, Node
 from servecheck.explore.cache import Symmetry
-from servecheck.explore.liveness import Liveness, liveness
+from servecheck.explore.liveness import Fits, Liveness, liveness
 from servecheck.explore.pool_eye import PoolEye, pool_properties
 from servecheck.explore.scopes import PoolScope, Scope, ServingScope
 from servecheck.explore.search import (
@@ -38,9 +38,11 @@ from servecheck.explore.search import (
     walk,
 )
 from servecheck.trace.lasso import LASSO
+from servecheck.watch import Watch
 from servespec.actions import Action
 from servespec.cache import CacheAction
 from servespec.errors import SpecError
+from servespec.machine import Machine
 from servespec.properties import PROPERTIES, Property
 
 K = TypeVar("K", bound=Hashable)
@@ -157,7 +159,9 @@ def _check_serving(scope: ServingScope, wish: Wish, report: Report | None) -> Ch
     checked = _checked(scope, found, asked, lambda fallen: shortest(asking, found, fallen))
     if not wish.wants(LASSO.id):
         return checked
-    live = liveness(scope.system, limits=wish.limits, processes=wish.processes, report=report)
+    live = liveness(
+        scope.system, fits=Fits.TAGGED, limits=wish.limits, processes=wish.processes, report=report
+    )
     seconds = checked.seconds + live.found.seconds
     return evolve(checked, answers=(*checked.answers, _lively(scope, live)), seconds=seconds)
 
@@ -188,11 +192,22 @@ def _lively(scope: ServingScope, live: Liveness) -> Answer:
         says = Says.HOLDS if live.found.exhausted else Says.UNDETERMINED
         return Answer(LASSO.id, says, asked)
     lasso, machine = live.lasso, scope.system.machine
-    known = LASSO.expected(machine.config, machine.policy) is not None
     others = "while others come and go" if lasso.arrivals else "and nobody is served"
     what = f"{lasso.starved} is never served: {len(lasso.loop)} actions go round {others}"
-    says = Says.KNOWN if known else Says.FALLS
+    says = Says.KNOWN if _known(machine, lasso.actions) else Says.FALLS
     return Answer(LASSO.id, says, asked, what, lasso.stem, lasso.loop)
+
+
+def _known(machine: Machine, actions: Iterable[Action]) -> bool:
+    """The registry knows of this lasso, after what happened on the way to it."""
+    state = machine.initial()
+    watch = Watch(machine, state, (LASSO,))
+    known = True
+    for action in actions:
+        moved = machine.apply(state, action)
+        known = known and all(fallen.known for fallen in watch.see(state, action, moved))
+        state = moved.state
+    return known
 
 
 # --- answers -------------------------------------------------------------------------------

@@ -20,9 +20,10 @@ from pathlib import Path
 from attrs import evolve, frozen
 
 from servecheck.explore.asking import Asking
+from servecheck.explore.check import shortest
 from servecheck.explore.liveness import Fits, liveness
 from servecheck.explore.scopes import kind, serving
-from servecheck.explore.search import search, walk
+from servecheck.explore.search import search
 from servecheck.explore.serving import Serving
 from servecheck.trace.lasso import LASSO, WATCHED
 from servecheck.trace.model import Verdict
@@ -84,18 +85,10 @@ def first_fall(system: Serving, property_id: str) -> Actions:
         LookupError: it falls on none.
     """
     asking = Asking(system, (WATCHED[property_id],))
-    found = search(asking, asking, stop_at_fall=True)
+    found = search(asking, asking, stops=lambda name: True)
     if not found.falls:
         raise LookupError(f"{property_id} falls on no run of this scope")
-    fallen, state, actions = found.falls[0], asking.initial(), list[Action]()
-    for action, after in walk(
-        asking, [found.graph.keys[i] for i in found.graph.way(fallen.source)]
-    ):
-        actions.append(action)
-        state = after
-    if fallen.ordinal is not None:
-        actions.append(list(asking.enabled(state))[fallen.ordinal])
-    return tuple(actions)
+    return shortest(asking, found, found.falls[0])
 
 
 def _lasso(system: Serving) -> Actions:

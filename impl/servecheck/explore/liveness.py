@@ -10,16 +10,17 @@ it leaves.
 *A fair run never serves somebody exactly if this graph has a cycle.*
 
 * From a run to a cycle. Aborts, discards, resets and arrivals of better ones are finitely many, so
-  from some moment on the run takes edges only, and there are finitely many nodes: one comes again.
+  from some moment on the run takes edges only. The scope has finitely many nodes: one comes again.
 * From a cycle to a run. Every state of the search is reached, so its live requests have arrived; go
   there, tag the one at that place, and go round for ever. Requests are bounded, so arrivals alone
   do not lead back; a pass leads to its outcome and an outcome to no other but by a pass: both are
   on the cycle, so the run is fair. The tagged request stays; it gets no token, for an output never
   becomes shorter.
 * The quotient by names. Who is tagged is told by a place, and an action is offered in all states of
-  a key or, under other names, in none, and moves places alike (EQV-1). So a cycle goes round in
-  concrete states too, each time under other names of blocks and requests. These are finitely many:
-  some concrete state comes again, and from there on it is a loop of the machine, a *lasso*.
+  a key or, under other names, in none, moves places alike, and is as fair (EQV-1). So a cycle goes
+  round in concrete states too, each time under other names of blocks and requests. These are
+  finitely many: some concrete state comes again, and from there on it is a loop of the machine, a
+  *lasso*.
 
 `Fits.ALL` is LIV-1: all kinds that arrive fit alone, or the theorem says nothing. On a cycle
 without arrivals nobody at all gets a token.
@@ -38,7 +39,7 @@ from attrs import evolve, frozen
 
 from servecheck.explore.search import NO_LIMITS, Found, Limits, Progress, search, walk
 from servecheck.explore.serving import Serving
-from servecheck.trace.lasso import goes_on, request_fits
+from servecheck.trace.fairness import goes_on, request_fits
 from servespec.actions import Action, Submit
 from servespec.machine import fits_alone, refused
 from servespec.plan import State

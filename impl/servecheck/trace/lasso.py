@@ -19,19 +19,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 
-from attrs import field, frozen
+from attrs import define, field, frozen
 
-from servespec.actions import Action, Complete, Schedule, Submit
+from servecheck.trace.fairness import (
+    fills_the_model,
+    request_fits,
+    served_after,
+    too_large,
+    too_long,
+)
+from servespec.actions import Complete, Schedule, Submit
 from servespec.config import Config, usable_blocks
 from servespec.events import Admitted, Preempted, Reason, Refused, Skipped
-from servespec.machine import Machine, fits_alone
+from servespec.machine import Machine
 from servespec.plan import State
 from servespec.policy import (
     Admission,
     HeadOfLine,
     Impossible,
     Memory,
-    Order,
     Policy,
     StepMix,
     Victim,
@@ -49,30 +55,7 @@ from servespec.properties import (
     Step,
 )
 from servespec.properties.budget import overtaken_by_prefill
-from servespec.request import Request, peak
-
-
-def served_after(policy: Policy, submit: Submit, request: Request) -> bool:
-    """An arrival that does not go before this request: LIV-1 says nothing where such as do go
-    before it never end. Who arrives together with it may go before it."""
-    if policy.order is Order.FCFS and policy.victim is not Victim.WORST_PRIORITY:
-        return True
-    if submit.priority == request.priority:
-        return not submit.with_last
-    return submit.priority > request.priority
-
-
-def goes_on(policy: Policy, action: Action, waits: Request) -> bool:
-    """This may happen for ever while a request waits: LIV-1's fairness."""
-    if isinstance(action, Submit):
-        return served_after(policy, action, waits)
-    return isinstance(action, Schedule | Complete)
-
-
-def request_fits(machine: Machine, request: Request) -> bool:
-    """LIV-1's condition on a request that is alive."""
-    return fits_alone(machine, Submit(request.id, request.prompt, request.max_tokens))
-
+from servespec.request import Request
 
 # --- the monitor ---------------------------------------------------------------------------
 
@@ -87,7 +70,7 @@ def _print(state: State) -> Hashable:
     )
 
 
-@frozen
+@define(eq=False)
 class Past:
     """States of one run, the oldest first. It only grows: a monitor that does not go on from its
     end makes its own."""
@@ -106,12 +89,10 @@ class Past:
         self.numbers.setdefault(_print(state), []).append(self.end)
         self.states.append(state)
 
-    def newest(self, state: State, before: int) -> int | None:
+    def newest(self, state: State) -> int | None:
         """Number of the last state equal to this one."""
-        for number in reversed(self.numbers.get(_print(state), [])):
-            if number < before and self.states[number - self.first] == state:
-                return number
-        return None
+        there = reversed(self.numbers.get(_print(state), []))
+        return next((n for n in there if self.states[n - self.first] == state), None)
 
     def part(self, first: int, end: int) -> Past:
         past = Past(first)
@@ -156,7 +137,7 @@ class Run:
 
     def _starved(self, past: Past, step: Step, since: Mapping[str, int], now: int) -> str | None:
         """Who has got nothing since this very state was there before."""
-        was = past.newest(step.after, now)
+        was = past.newest(step.after)
         if was is None:
             return None
         return next((r.id for r in step.after.live if since.get(r.id, now) <= was), None)
@@ -211,23 +192,6 @@ def _began(machine: Machine, state: State) -> Run:
 
 def _live(step: Step, never: Callable[[Machine, Request], bool]) -> bool:
     return any(never(step.machine, r) for r in step.after.live)
-
-
-def too_large(machine: Machine, r: Request) -> bool:
-    """It needs more blocks than there are."""
-    most = peak(machine.config, len(r.prompt), r.max_tokens)
-    return machine.config.blocks_for(most) > usable_blocks(machine.config, machine.policy)
-
-
-def fills_the_model(machine: Machine, r: Request) -> bool:
-    """Its prompt leaves no room for a token."""
-    return len(r.prompt) >= machine.config.max_model_len
-
-
-def too_long(machine: Machine, r: Request) -> bool:
-    """It fits into the pool and the model, and cannot be served: no pass holds its text."""
-    there = too_large(machine, r) or fills_the_model(machine, r)
-    return not there and not request_fits(machine, r)
 
 
 def somebody_lacks_blocks(step: Step) -> bool:
