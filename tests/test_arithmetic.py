@@ -66,6 +66,24 @@ def test_the_ridge_of_a_device(name: str, ridge: str) -> None:
     assert f"{float(device(name).ridge):.1f}" == ridge
 
 
+def test_the_rates_of_the_devices() -> None:
+    """TFLOP/s in dense bf16, GB/s, GiB, as the sources print them; the last one as a card said."""
+    told = {d.name: (d.flops / 1e12, d.bandwidth / 1e9, d.memory / 2**30) for d in DEVICES.values()}
+    assert told.pop("rtx-4090") == (165.2, 1_008, 25_250_627_584 / 2**30)
+    assert told == {
+        "a100-80gb-sxm": (312, 2_039, 80),
+        "a100-80gb-pcie": (312, 1_935, 80),
+        "a100-40gb-sxm": (312, 1_555, 40),
+        "h100-sxm": (989.4, 3_350, 80),
+        "h100-pcie": (756, 2_000, 80),
+        "h200-sxm": (989.4, 4_800, 141),
+        "b200": (2_250, 8_000, 180),
+        "gb200": (2_500, 8_000, 180),
+        "l4": (121, 300, 24),
+        "mi300x": (1_307.4, 5_300, 192),
+    }
+
+
 @pytest.mark.parametrize("entry", [*DEVICES.values(), *MODELS.values(), *DTYPES.values()])
 def test_every_constant_has_a_source(entry: Device | Model) -> None:
     assert len(entry.source) > 10
@@ -118,6 +136,15 @@ def test_a_latent_cache_is_71_times_smaller_than_that_of_its_heads() -> None:
     assert round(heads / kv_bytes_per_token(d)) == 71
 
 
+def test_a_latent_attends_with_its_own_width() -> None:
+    """A score over latent and rotary key, a value over the latent, 128 heads; a rank has some."""
+    attention = model("deepseek-v3").attention
+    assert attention.pair_flops(1) == 128 * (2 * (512 + 64) + 2 * 512) == 278_528
+    assert attention.pair_flops(8) * 8 == attention.pair_flops(1)
+    d = Deployment(model("deepseek-v3"), A100)
+    assert work(d, decodes(1, 1_000)).attention == 61 * 1_000 * 278_528
+
+
 def test_a_mixture_of_experts_meets_a_twentieth_of_its_parameters() -> None:
     """37e9 are said to be active: 36.6 without the input embedding, 37.6 with it."""
     deepseek = model("deepseek-v3")
@@ -148,6 +175,7 @@ def test_a_device_without_a_rate_is_none(field: str, value: float) -> None:
 
 
 def test_seventy_billion_parameters_take_140_gigabytes() -> None:
+    assert 70 * 10**9 * dtype("bf16").bytes == 140 * 10**9
     llama2, llama3 = (Deployment(model(n), A100) for n in ("llama-2-70b", "llama-3-70b"))
     assert f"{float(weight_bytes(llama2)) / 1e9:.1f}" == "138.0"
     assert f"{float(weight_bytes(llama3)) / 1e9:.1f}" == "141.1"

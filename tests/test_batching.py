@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from attrs import evolve
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -17,11 +18,13 @@ from hypothesis.stateful import (
 
 from servespec.actions import Submit
 from servespec.config import Config
+from servespec.events import Admitted, Finished, Reason
 from servespec.machine import Machine
 from servespec.policy import PROFILES
 from servespec.theory.batching import (
     CI,
     NIGHTLY,
+    Late,
     Scope,
     Twins,
     courses,
@@ -30,6 +33,7 @@ from servespec.theory.batching import (
 )
 from servespec.theory.stream import (
     Arrival,
+    Course,
     Stream,
     StreamError,
     always,
@@ -68,6 +72,35 @@ def test_a_slot_that_is_free_is_filled_at_once() -> None:
     assert ends(static.steps) == {"r0": 3, "r1": 1, "r2": 5}
     assert too_late(continuous, static) == ()
     assert [late.id for late in too_late(static, continuous)] == ["r2"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "late"),
+    [
+        ((1, 3), (0, 3), True),  # begins later, ends as soon
+        ((0, 4), (0, 3), True),
+        ((0, None), (0, 3), True),  # never ends
+        ((None, None), (0, 3), True),
+        ((0, 3), (0, None), False),
+        ((0, 3), (0, 3), False),
+        ((0, 2), (1, 3), False),
+    ],
+)
+def test_late_is_to_start_or_to_end_later(
+    first: tuple[int | None, int | None], second: tuple[int | None, int | None], late: bool
+) -> None:
+    """Two courses of one request, written by hand: in which step it starts, and when it ends."""
+
+    def course(start: int | None, end: int | None) -> Course:
+        steps = [
+            (Admitted("r", 0, ()),) * (step == start)
+            + (Finished("r", Reason.LENGTH),) * (step + 1 == end)
+            for step in range(5)
+        ]
+        return evolve(begin(unhindered(1, 2).first), steps=tuple(steps))
+
+    told = too_late(course(*first), course(*second))
+    assert told == ((Late("r", first, second),) if late else ())
 
 
 def counted(scope: Scope) -> dict[int, tuple[int, int]]:

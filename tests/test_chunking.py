@@ -139,6 +139,21 @@ def test_every_budget_of_a_small_prompt(flops: int, shorter: int, later: int, sh
     assert all(small.steps[0] <= large.steps[0] for small, large in pairwise(rows))
 
 
+@pytest.mark.parametrize(
+    ("chunks", "seconds", "holds"),
+    [(2, 9, True), (2, 10, False), (2, 11, False), (3, 10, True), (3, 9, False), (4, 11, True)],
+)
+def test_what_a_first_token_would_have_to_be(chunks: int, seconds: int, holds: bool) -> None:
+    """ARI-3 is false of times that are made up: beside three chunks and ten seconds, fewer chunks
+    must be sooner, as many as soon, more later."""
+
+    def trade(count: int, total: int) -> Trade:
+        steps = (Fraction(total, count),) * count
+        return Trade(99, steps, (1,) * count, bound_by_memory=0, left_out=0)
+
+    assert saves_nothing(trade(chunks, seconds), trade(3, 10)) is holds
+
+
 def test_where_nothing_waits_for_memory_first_tokens_are_monotone() -> None:
     rows = list(trades(toy(7), 3, 20, 50, range(4, 60)))
     assert not any(r.bound_by_memory for r in rows)

@@ -72,6 +72,7 @@ def test_a_fraction_is_the_decimal(run: Run) -> None:
     [
         (["--alpha", "0.8", "--gamma", "4"], "none, every further draft gains, towards 5.000"),
         (["--alpha", "1", "--gamma", "4"], "none, every further draft gains, without end"),
+        (["--alpha", "0.99999", "--gamma", "4", "--cost", "1/9999999"], "above 1000"),
         (["--alpha", "1/2", "--gamma", "4", "--cost", "1/5"],
          "1, speed-up 1.250, and just so γ = 2"),
         (["--alpha", "0.1", "--gamma", "4", "--cost", "0.3"], "0, drafts do not gain where α ≤ c"),
@@ -81,6 +82,18 @@ def test_where_the_best_is_none_or_not_alone(run: Run, args: list[str], line: st
     code, out, _ = run(*args)
     assert code == 0
     assert f"best γ: {line}\n" in out
+
+
+def test_a_best_gamma_out_of_reach_hides_nothing_else(run: Run, tmp_path: Path) -> None:
+    """At α = 0.999 and c = 0.0001 the best γ is above 1,000; what four drafts are worth is told."""
+    pytest.importorskip("matplotlib")
+    args = ("--alpha", "0.999", "--gamma", "4", "--cost", "0.0001", "--json")
+    code, out, _ = run(*args, "--plot", tmp_path / "x.svg")
+    told = json.loads(out)
+    assert code == 0
+    assert (told["best_gamma"], told["best_gamma_above"], told["limit"]) == (None, 1000, None)
+    assert told["tokens"] == pytest.approx(sum(0.999**k for k in range(5)))
+    assert (tmp_path / "x.svg").exists()
 
 
 def test_a_long_table_is_cut_to_what_was_asked_for_and_the_best(run: Run) -> None:
@@ -103,7 +116,6 @@ def test_a_long_table_is_cut_to_what_was_asked_for_and_the_best(run: Run) -> Non
         (["--alpha", "1e99999999", "--gamma", "4"], "--alpha: '1e99999999' is no number"),
         (["--alpha", "0." + "1" * 60, "--gamma", "4"], "with at most 18 digits"),
         (["--alpha", "1/2", "--gamma", "4", "--cost", "1/0"], "--cost: 1/0 divides by 0"),
-        (["--alpha", "0.99999", "--gamma", "4", "--cost", "1/9999999"], "set a larger cost"),
         (["--gamma", "4"], "Missing option '--alpha'"),
         (["--alpha", "1/2", "--gamma", "4", "--plot", "x.pdf"], "x.pdf: a plot is a .png or .svg"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from attrs import evolve
@@ -18,14 +19,28 @@ from servecheck.view.attack import MACHINE as ATTACKED
 from servecheck.view.attack import STEP
 from servecheck.view.attack import main as make
 from servespec.actions import Action, Complete, Output, Schedule, Submit
-from servespec.chain import Namespace, extend_keys
+from servespec.chain import Namespace, extend_keys, link
 from servespec.config import Config
 from servespec.errors import ActionDisabled, ConfigError
-from servespec.events import Admitted, BlockRemoved, Event
+from servespec.events import (
+    Admitted,
+    BlockRemoved,
+    BlockStored,
+    CacheCleared,
+    Delivered,
+    Event,
+    Finished,
+    Preempted,
+    Reason,
+    Refused,
+    Scheduled,
+    Skipped,
+    Submitted,
+)
 from servespec.machine import Machine
 from servespec.policy import PROFILES, VLLM_0_33, Policy
 from servespec.theory.attack import attacked
-from servespec.theory.isolation import disguised, tells, view
+from servespec.theory.isolation import disguised, seen_by, tells, view
 from tests.walks import walked
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -91,9 +106,36 @@ def test_without_namespaces_the_tokens_of_another_show() -> None:
         actions = served(ROOMY, evolve(bob, namespace=his), evolve(ann, namespace=hers))
         seen = view(ROOMY, actions, frozenset({"ann"}))
         assert hits(e for events in seen for e in events) == [tokens]
+        other = served(
+            ROOMY, Submit("bob", (11, 12, 13, 14, 15), 1, his), evolve(ann, namespace=hers)
+        )
+        seen = view(ROOMY, other, frozenset({"ann"}))
+        assert hits(e for events in seen for e in events) == [0]
         told = tells(ROOMY, actions, theirs, lambda t: t + 10)
         assert (told is None) is (tokens == 0)
         assert told is None or "hit_tokens=4" in told
+
+
+def test_a_tenant_sees_all_that_happens_to_its_requests_and_nothing_else() -> None:
+    """One event of every kind for Ann, and one for Bob; those of the cache are nobody's."""
+    key = link(Namespace(), None, (1, 2))
+    cache = (BlockStored(1, key, None), BlockRemoved(1, key), CacheCleared())
+
+    def of(id: str) -> tuple[Event, ...]:
+        return (
+            Submitted(id),
+            Admitted(id, 2, (1, 2)),
+            Scheduled(id, 1, 0, (3,)),
+            Skipped(id, Reason.NO_BLOCKS),
+            Preempted(id),
+            Delivered(id, 0, (9,)),
+            Finished(id, Reason.LENGTH),
+            Refused(id, Reason.NO_BLOCKS),
+        )
+
+    both = tuple(event for pair in zip(of("ann"), of("bob"), strict=True) for event in pair)
+    assert {type(event) for event in (*both, *cache)} == set(get_args(Event))
+    assert seen_by(frozenset({"ann"}), both + cache) == of("ann")
 
 
 def test_the_adapter_is_a_namespace_too() -> None:
@@ -242,6 +284,9 @@ def test_the_page_tells_what_the_tests_see() -> None:
         "| 15 tokens | 2 blocks | 0 tokens |",
         "delivered token 5, what this model says to an unwritten slot, where its own answer is 4",
         "0, 2, 2, 2, 4 and then four times 4",
+        "| none | 4 tokens | 0 tokens |",
+        "| the same salt | 4 tokens | 0 tokens |",
+        "| a salt each | 0 tokens | 0 tokens |",
     ):
         assert said in page
 

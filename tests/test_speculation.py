@@ -422,6 +422,18 @@ def test_the_long_run_matches_one_round_in_three(alpha: Fraction) -> None:
     assert abs(exact - found.low) < F(1, 10**8)
 
 
+@pytest.mark.parametrize("cost", [F(0), F(1, 20), F(1, 5), F(2), F(50)])
+def test_a_wide_interval_holds_the_narrow_one(cost: Fraction) -> None:
+    """What is cut off is bounded, not dropped: the long run is inside, however early it is cut."""
+    for alpha in (F(1, 10), F(1, 2), F(4, 5), F(9, 10)):
+        fine = long_run(alpha, cost, F(1, 10**9))
+        assert fine is not None
+        for within in (F(1, 2), F(1, 5), F(1, 20), F(1, 100)):
+            wide = long_run(alpha, cost, within)
+            assert wide is not None
+            assert wide.low <= fine.low <= fine.high <= wide.high <= wide.low + within
+
+
 def test_many_rounds_come_near_the_long_run() -> None:
     found = long_run(F(1, 2))
     assert found is not None

@@ -81,6 +81,8 @@ class Found(NamedTuple):
     cost: Fraction
     asked: Row
     best: Row | None
+    above: int | None
+    """The best γ lies above this many drafts, and is not looked for."""
     limit: Fraction | None
     """Where no γ is the best: what the speed-up comes near, if it is bounded."""
     ties: bool
@@ -90,6 +92,7 @@ class Found(NamedTuple):
 
 
 def _found(alpha: Fraction, gamma: int, cost: Fraction) -> Found:
+    from servespec.errors import ConfigError
     from servespec.theory.speculation import (
         MOST_DRAFTS,
         best_gamma,
@@ -103,7 +106,11 @@ def _found(alpha: Fraction, gamma: int, cost: Fraction) -> Found:
         exact = expected_tokens(alpha, n), operations(alpha, n, cost), speedup(alpha, n, cost)
         return Row(n, *map(float, exact))
 
-    asked, best = row(gamma), best_gamma(alpha, cost)
+    asked, best, above = row(gamma), None, None
+    try:
+        best = best_gamma(alpha, cost)
+    except ConfigError:  # α and c are as they should be: they have made a row
+        above = MOST_DRAFTS
     most = min(max(gamma, best or 0) + 1, MOST_DRAFTS)
     around = {n + d for n in (gamma, best or 0) for d in (-1, 0, 1)}
     shown = sorted(n for n in {*range(ROWS_FROM_START + 1), *around} if 0 <= n <= most)
@@ -112,7 +119,8 @@ def _found(alpha: Fraction, gamma: int, cost: Fraction) -> Found:
         cost,
         asked,
         None if best is None else row(best),
-        limit_of_speedup(alpha, cost) if best is None else None,
+        above,
+        limit_of_speedup(alpha, cost) if best is above is None else None,
         best is not None
         and best < MOST_DRAFTS
         and speedup(alpha, best, cost) == speedup(alpha, best + 1, cost),
@@ -138,6 +146,7 @@ def _as_json(found: Found) -> dict[str, object]:
         **found.asked._asdict(),
         "best_gamma": None if best is None else best.gamma,
         "best_speedup": None if best is None else best.speedup,
+        "best_gamma_above": found.above,
         "limit": None if found.limit is None else float(found.limit),
         "heuristic": None if heuristic is None else [float(heuristic.low), float(heuristic.high)],
         "rows": [row._asdict() for row in found.rows],
@@ -184,6 +193,8 @@ def exact(option: str, text: str) -> Fraction:
 
 def _about_best(found: Found) -> str:
     best = found.best
+    if found.above is not None:
+        return f"best γ: above {found.above}"
     if best is None:
         near = "without end" if found.limit is None else f"towards {float(found.limit):.3f}"
         return f"best γ: none, every further draft gains, {near}"

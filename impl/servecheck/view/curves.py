@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from servecheck.view.errors import ViewError
+from servespec.errors import ConfigError
 from servespec.theory.speculation import MOST_DRAFTS, best_gamma, expected_tokens, speedup
 
 FORMATS = {".png": {"Software": None}, ".svg": {"Date": None}}
@@ -55,13 +56,16 @@ def speculation_plot(alpha: Fraction, gamma: int, cost: Fraction, kind: str) -> 
             f"a plot needs matplotlib, which cannot be imported ({error}); "
             "pip install 'servecheck[view]', or leave --plot out"
         ) from None
-    best = best_gamma(alpha, cost)
+    gain = float(speedup(alpha, gamma, cost))
+    try:
+        best = best_gamma(alpha, cost)
+    except ConfigError:  # α and c are as they should be: it is above all that is drawn
+        best = None
     last = min(max(gamma, best or 0, 6) + BEYOND, MOST_DRAFTS)
     figure = figures.Figure(figsize=(8, 5.6), layout="constrained")
     axes = figure.add_subplot()
     ends = _curves(axes, alpha, cost, last)
     style = {"linestyle": "none", "zorder": 4, "clip_on": False}
-    gain = float(speedup(alpha, gamma, cost))
     axes.plot(
         [gamma],
         [gain],

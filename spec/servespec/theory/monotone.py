@@ -2,9 +2,11 @@
 
 Theory of operation. It seems that a cache of more blocks evicts no more, that sharing computes no
 more, that more of anything ends no later. ORD-2 says under which conditions the first two are true.
-Under none other: `ANOMALIES` has one entry for each condition of ORD-1 and of ORD-2, and for each
-further hope. An entry is a pair of machines, a space of streams, and what is odd about the runs of
-a stream; `find` gives the smallest such stream. All of them are small enough to follow by hand.
+`ANOMALIES` has one entry for each condition of ORD-1 and of ORD-2 without which they were found to
+be false, and for each further hope. (Not among the conditions: as many slots, since fewer are later
+as a matter of course; and the token budget, which did no harm on any stream that was tried.) An
+entry is a pair of machines, a space of streams, and what is odd about the runs of a stream; `find`
+gives the smallest such stream. All of them are small enough to follow by hand.
 """
 
 from __future__ import annotations
