@@ -101,6 +101,7 @@ def test_every_constant_has_a_source(entry: Device | Model) -> None:
         ("llama-2-70b", 68_976_648_192, 327_680),
         ("mistral-7b-v0.1", 7_241_732_096, 131_072),
         ("gpt-j-6b", 6_050_882_784, 458_752),
+        ("falcon-7b", 6_921_720_704, 8_192),
         ("qwen2.5-0.5b", 494_032_768, 12_288),
         ("qwen2.5-1.5b", 1_543_714_304, 28_672),
         ("qwen2.5-3b", 3_085_938_688, 36_864),
@@ -122,6 +123,22 @@ def test_parameters_and_cache_from_the_shape(
     d = Deployment(model(name), A100)
     assert d.model.parameters() == parameters == d.model.active()
     assert kv_bytes_per_token(d) == kv_bytes_a_token
+
+
+def test_the_longest_text_of_a_model() -> None:
+    """In units of 1,024 tokens: as the models' cards and configurations say."""
+    told: dict[float, set[str]] = {}
+    for m in MODELS.values():
+        told.setdefault(m.context / 1_024, set()).add(m.name)
+    assert told == {
+        2: {"gpt-j-6b", "falcon-7b"},
+        4: {"llama-2-7b", "llama-2-13b", "llama-2-70b"},
+        8: {"llama-3-8b", "llama-3-70b"},
+        32: {"mistral-7b-v0.1", "mistral-7b-v0.3"} | {f"qwen2.5-{b}b" for b in ("0.5", "1.5", "3")},
+        40: {f"qwen3-{b}b" for b in ("0.6", "1.7", "4", "8", "14", "32")},
+        128: {"llama-3.1-8b", "llama-3.1-70b"} | {f"qwen2.5-{b}b" for b in (7, 14, 32, 72)},
+        160: {"deepseek-v3"},
+    }
 
 
 def test_mistral_with_the_larger_vocabulary() -> None:
@@ -148,7 +165,7 @@ def test_a_latent_attends_with_its_own_width() -> None:
 def test_a_mixture_of_experts_meets_a_twentieth_of_its_parameters() -> None:
     """37e9 are said to be active: 36.6 without the input embedding, 37.6 with it."""
     deepseek = model("deepseek-v3")
-    assert round(deepseek.parameters() / 1e9) == 671
+    assert deepseek.parameters() == 671_026_419_200
     embedding = deepseek.vocabulary * deepseek.width
     assert round((deepseek.active() - embedding) / 1e9) == 37
     assert f"{deepseek.active() / 1e9:.1f}" == "37.6"

@@ -21,6 +21,7 @@ from servespec.events import Admitted, Delivered, Event, Preempted, Reason, Sche
 from servespec.machine import Machine
 from servespec.plan import Planned
 from servespec.policy import PROFILES, VLLM_0_33, Policy, Publish, prioritised
+from servespec.pool import Pool
 from servespec.request import Request
 from servespec.theory.drafts import NOTHING, FixedRate, Given, Model, NGram, Source
 from servespec.theory.speculation import expected_tokens
@@ -353,6 +354,27 @@ def test_a_machine_that_publishes_drafts_is_caught(monkeypatch: pytest.MonkeyPat
     assert found is not None
     assert found.startswith("keys of no true text were published: ['Chain(6 tokens")
     assert len(published_keys(serve(server, script)) - stored) >= 1
+
+
+def test_a_machine_that_publishes_less_with_drafts_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where there may be drafts only the first block is published: no key is wrong, two are
+    missing."""
+    right = moves.published
+
+    def shy(
+        pool: Pool, policy: Policy, request: Request, tokens: int, config: Config, moment: Publish
+    ) -> tuple[Pool, Request, tuple[Event, ...]]:
+        most = config.block_size if config.num_speculative_tokens else tokens
+        return right(pool, policy, request, min(tokens, most), config, moment)
+
+    server = Server(Machine(sizes(2), VLLM_0_33), lambda text: 1, {"a": Given(((0, 0),))})
+    script = [Submit("a", (1, 1, 1), 4)]
+    assert drafts_left_behind(server, script) is None
+    for module in (moves, machine_module):
+        monkeypatch.setattr(module, "published", shy)
+    assert drafts_left_behind(server, script) == "1 keys were published, without drafts 3"
 
 
 def test_a_machine_that_keeps_a_rejected_draft_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

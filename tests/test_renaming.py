@@ -15,7 +15,8 @@ from servespec.actions import Action, Complete, Output, ResetCache, Schedule, Su
 from servespec.chain import Namespace, Token
 from servespec.config import Config
 from servespec.errors import SpecError
-from servespec.machine import Machine, Universe
+from servespec.events import Admitted
+from servespec.machine import Machine, Transition, Universe
 from servespec.plan import State
 from servespec.policy import MINIATURE, VLLM_0_33, Order, Policy, prioritised
 from servespec.pool import extend
@@ -159,6 +160,28 @@ def test_a_merging_of_tokens_does_not_commute() -> None:
 def test_a_renaming_of_blocks_is_a_permutation() -> None:
     with pytest.raises(SpecError, match=r"blocks: \{1: 2\} is no permutation"):
         Renaming({1: 2})
+
+
+class Tidy(Machine):
+    """Tells the blocks of an admission in order of their numbers. The states are those of the
+    machine, only the events are not."""
+
+    def apply(self, state: State, action: Action) -> Transition:
+        moved = super().apply(state, action)
+        told = (
+            evolve(e, blocks=tuple(sorted(e.blocks))) if isinstance(e, Admitted) else e
+            for e in moved.events
+        )
+        return Transition(moved.state, tuple(told))
+
+
+def test_events_are_renamed_with_the_states() -> None:
+    config = Config(5, 1, 4, 8, 2)
+    swap = Renaming({1: 2, 2: 1})
+    for machine, told in ((Machine(config, VLLM_0_33), False), (Tidy(config, VLLM_0_33), True)):
+        state = machine.apply(machine.initial(), Submit("a", (0, 0), 1)).state
+        unlike = unequal(machine, state, Schedule(), swap)
+        assert (unlike is not None and "Admitted" in unlike) is told
 
 
 def test_a_pool_that_hands_out_by_number_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
