@@ -67,6 +67,8 @@ def test_the_figures_as_json(run: Run) -> None:
     told = json.loads(said(run, "--json", "--context", "512"))
     assert told["command"] == "arithmetic"
     assert (told["model"], told["device"], told["tp"]) == ("llama-3-8b", "a100-80gb-sxm", 1)
+    assert (told["dtype"], told["kv_dtype"]) == ("bf16", "bf16")
+    assert told["flops"] / told["bandwidth"] == told["ridge"]
     assert told["weight_bytes"] == 2 * told["parameters"] == 16_060_522_496
     assert told["decode"]["waits_for"] == "memory"
     assert told["mixed"]["ms"] == pytest.approx(226.6, abs=0.1)
@@ -95,6 +97,10 @@ def test_numbers_of_a_device_replaced(run: Run) -> None:
     )
     assert told["ridge"] == 100.0
     assert told["sequences"] == (20 * 10**9 - 16_060_522_496) // (2_000 * 131_072)
+    assert told["device"] == "a100-80gb-sxm with 100 TFLOP/s, 1,000 GB/s, 20 GB"
+    assert (told["flops"], told["bandwidth"], told["memory"]) == (10**14, 10**12, 2 * 10**10)
+    out = said(run, "--bandwidth", "1555.5", "--chunked", "--budgets", "4096")
+    assert out.startswith("llama-3-8b on a100-80gb-sxm with 1,555.5 GB/s; bf16 weights")
     less = json.loads(said(run, "--utilisation", "0.9", "--overhead", "1.5", "--json"))
     assert less["blocks"] == int((0.9 * 80 * 2**30 - 16_060_522_496 - 1.5e9) // (16 * 131_072))
 

@@ -273,8 +273,11 @@ def test_the_picture_of_the_attack_is_current(tmp_path: Path) -> None:
     assert out.read_text() == (ROOT / "docs" / "attack.svg").read_text()
 
 
+WORDS = {4: "four", 12: "twelve", 64: "sixty-four"}
+
+
 def test_the_page_tells_what_the_tests_see() -> None:
-    page = (ROOT / "docs" / "isolation.md").read_text()
+    page = " ".join((ROOT / "docs" / "isolation.md").read_text().split())
     wrong = read_trace(TRACES / "OUT-1.jsonl").verdict
     assert wrong is not None
     assert wrong.what == "r0: token 0 of the output is 5, the model says 4"
@@ -284,6 +287,9 @@ def test_the_page_tells_what_the_tests_see() -> None:
         "| 15 tokens | 2 blocks | 0 tokens |",
         "delivered token 5, what this model says to an unwritten slot, where its own answer is 4",
         "0, 2, 2, 2, 4 and then four times 4",
+        f"at most {WORDS[2**2]} guesses",
+        f"three blocks take {WORDS[3 * 2**2]}",
+        f"would take {WORDS[(2**2) ** 3]}",
         "| none | 4 tokens | 0 tokens |",
         "| the same salt | 4 tokens | 0 tokens |",
         "| a salt each | 0 tokens | 0 tokens |",

@@ -124,7 +124,7 @@ def _exact(name: str, number: float) -> Fraction:
 def _device(
     name: str, tflops: float | None, bandwidth: float | None, memory: float | None
 ) -> Device:
-    """A device of the catalogue, some of its numbers replaced."""
+    """A device of the catalogue, some of its numbers replaced, which its name then says."""
     from attrs import evolve
 
     from servespec.theory.devices import GIGA, TERA, device
@@ -134,12 +134,15 @@ def _device(
     def given(option: str, number: float | None, unit: int, known: int) -> int:
         return known if number is None else int(_exact(option, number) * unit)
 
-    return evolve(
+    other = evolve(
         found,
         flops=given("tflops", tflops, TERA, found.flops),
         bandwidth=given("bandwidth", bandwidth, GIGA, found.bandwidth),
         memory=given("memory", memory, GIGA, found.memory),
     )
+    replaced = ((tflops, "TFLOP/s"), (bandwidth, "GB/s"), (memory, "GB"))
+    said = ", ".join(f"{number:,g} {unit}" for number, unit in replaced if number is not None)
+    return evolve(other, name=f"{found.name} with {said}") if said else found
 
 
 def _budgets(text: str | None) -> tuple[int, ...]:

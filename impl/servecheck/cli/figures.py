@@ -47,10 +47,9 @@ def figures(d: Deployment, asked: Asked, plot: Path | None, as_json: bool) -> in
         _plot_roofline(d, asked, plot)
         rows.append(Row("plot", "picture", escaped(str(plot)), str(plot)))
     if as_json:
-        about = {"model": d.model.name, "device": d.device.name, "tp": d.tp}
         sizes = {"batch": asked.batch, "context": asked.context, "prompt": asked.prompt}
         told = {row.key: row.value for row in rows}
-        say_json({"command": "arithmetic", **about, **sizes, **told})
+        say_json({"command": "arithmetic", **about(d), **sizes, **told})
     else:
         say(title(d))
         for row in rows:
@@ -62,6 +61,20 @@ def title(d: Deployment) -> str:
     ranks = "" if d.tp == 1 else f", one of {d.tp} ranks"
     formats = f"{d.weights.name} weights, {d.cache.name} cache"
     return f"{d.model.name} on {d.device.name}{ranks}; {formats}"
+
+
+def about(d: Deployment) -> dict[str, object]:
+    """What figures are of, with all that was asked for in place of a default."""
+    return {
+        "model": d.model.name,
+        "device": d.device.name,
+        "flops": d.device.flops,
+        "bandwidth": d.device.bandwidth,
+        "memory": d.device.memory,
+        "dtype": d.weights.name,
+        "kv_dtype": d.cache.name,
+        "tp": d.tp,
+    }
 
 
 def _memory_rows(d: Deployment, asked: Asked) -> Iterator[Row]:

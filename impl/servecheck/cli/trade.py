@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servecheck.cli.figures import Asked, title
+from servecheck.cli.figures import Asked, about, title
 from servecheck.cli.terminal import Exit, escaped, say, say_json
 
 if TYPE_CHECKING:
@@ -29,9 +29,7 @@ def trade(
     if as_json:
         told = {
             "command": "arithmetic",
-            "model": d.model.name,
-            "device": d.device.name,
-            "tp": d.tp,
+            **about(d),
             "batch": asked.batch,
             "context": asked.context,
             "prompt": asked.prompt,
