@@ -29,6 +29,7 @@ from servespec.policy import (
     RESERVED,
     STATIC,
     VLLM_0_33,
+    AfterPreemption,
     HeadOfLine,
     HitCap,
     Lookup,
@@ -191,6 +192,13 @@ AXES = {
     "miniature": Axis("the article's loop", MINIATURE, (kind("01", 2), kind("010", 2)), NO_CHUNKS),
     "static": Axis("static batches", STATIC, (kind("01", 2), kind("010", 2)), NO_CHUNKS),
     "reserved": Axis("reserved memory", RESERVED, (kind("01", 2), kind("010", 2)), NO_CHUNKS),
+    "given-back": Axis(
+        "three run, and the tokens that a victim gives back admit somebody of another namespace",
+        evolve(prioritised(VLLM_0_33), after_preemption=AfterPreemption.GO_ON),
+        (kind("0", 3, ALICE, 0), kind("0", 3, BOB, 1)),
+        Config(5, 1, 4, 2, 3),
+        aborts=False,
+    ),
 }
 
 
@@ -246,6 +254,7 @@ COUNTS: dict[str, Counts] = {
     "serving-tiny/miniature": Counts(1_352, 4_442, 19),
     "serving-tiny/static": Counts(2_846, 11_731, 21),
     "serving-tiny/reserved": Counts(260, 1_053, 13),
+    "serving-tiny/given-back": Counts(1_049, 1_843, 19),
     "serving-small/chunks": Counts(9_960, 62_069, 22),
     "serving-small/sampling": Counts(49_229, 230_490, 20),
     "serving-small/namespaces": Counts(11_072, 46_862, 21),
