@@ -13,7 +13,8 @@ tables and then in the free queue, so of all renamings one is enumerated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import permutations, product
 
 from attrs import frozen
@@ -92,11 +93,12 @@ class AllCaches:
         for text in self.texts:
             most = self._blocks(text)
             lengths = [most] if "LEN" in given else range(len(self._usable) + 1)
-            tables: Callable[[int], Iterator[Blocks]] = lambda n: (
-                permutations(self._usable, n) if "OWN" in given else product(self._usable, repeat=n)
-            )
-            found += [Slot(text, table) for n in lengths for table in tables(n)]
+            for n in lengths:
+                found += [Slot(text, table) for table in self._tables(n, given)]
         return found
+
+    def _tables(self, n: int, given: frozenset[str]) -> Iterator[Blocks]:
+        return permutations(self._usable, n) if "OWN" in given else product(self._usable, repeat=n)
 
     def _queues(self, held: list[int], given: frozenset[str]) -> Iterator[Blocks]:
         if "OWN" in given:
@@ -153,12 +155,15 @@ class AllCaches:
 
     # --- what can happen ---
 
-    def steps(self, state: Cache) -> Iterator[tuple[object, Callable[[], Iterator[Cache]]]]:
+    def steps(self, state: Cache) -> Iterator[tuple[object, Callable[[], Iterable[Cache]]]]:
         actions: list[CacheAction] = list(self.machine.enabled(state, self.texts))
         if len(state.pool.free) == len(self._usable):
             actions.append(Clear())
         for action in actions:
-            yield action, lambda action=action: iter((self.machine.apply(state, action).state,))
+            yield action, partial(self._after, state, action)
+
+    def _after(self, state: Cache, action: CacheAction) -> tuple[Cache, ...]:
+        return (self.machine.apply(state, action).state,)
 
 
 def _by_appearance(seen: Blocks, usable: range) -> bool:

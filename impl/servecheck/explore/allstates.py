@@ -16,7 +16,8 @@ state in between counts too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import permutations, product
 
 from attrs import evolve, field, frozen
@@ -24,7 +25,7 @@ from attrs import evolve, field, frozen
 from servecheck.explore.asking import NOTHING
 from servecheck.explore.errors import ScopeError
 from servecheck.explore.serving import IDS, Serving
-from servespec.actions import Abort, ResetCache, Schedule, Submit
+from servespec.actions import Abort, Action, ResetCache, Schedule
 from servespec.chain import Chain, Namespace, Tokens, keys
 from servespec.machine import Discard
 from servespec.plan import State
@@ -129,15 +130,13 @@ class AllStates:
         return range(machine.policy.first_block, machine.config.num_blocks)
 
     def states(self, given: frozenset[str]) -> Iterator[State]:
-        waits = [r for r in self._requests(given, running=False)]
-        runs = [r for r in self._requests(given, running=True)]
+        waits = list(self._requests(given, running=False))
+        runs = list(self._requests(given, running=True))
         for live in range(self.system.live + 1):
             for count in range(live + 1):
                 choices = [runs] * count + [waits] * (live - count)
                 for chosen in product(*choices):
-                    placed = tuple(
-                        evolve(r, id=IDS[i], arrival=i) for i, r in enumerate(chosen)
-                    )
+                    placed = tuple(evolve(r, id=IDS[i], arrival=i) for i, r in enumerate(chosen))
                     yield from self._pools(placed[:count], placed[count:], given)
 
     def _requests(self, given: frozenset[str], *, running: bool) -> Iterator[Request]:
@@ -183,8 +182,7 @@ class AllStates:
             if not _by_appearance((*held, *free), self._usable):
                 continue
             for names in product(*carried):
-                for state in self._written(names, running, waiting, free, given):
-                    yield state
+                yield from self._written(names, running, waiting, free, given)
 
     @property
     def _blocks(self) -> range:
@@ -252,39 +250,39 @@ class AllStates:
                 return tuple(c for c in self._contents if c[: len(own)] == own)
         return self._contents
 
-    def _indexes(
-        self, carried: tuple[Chain | None, ...], given: frozenset[str]
-    ) -> Iterator[Index]:
+    def _indexes(self, carried: tuple[Chain | None, ...], given: frozenset[str]) -> Iterator[Index]:
         """Everything that the index can say."""
-        exact = {"IDX-1", "IDX-2"} <= given
-        any_copies = [t for n in range(len(self._usable) + 1) for t in permutations(self._usable, n)]
-        orders = []
+        usable = self._usable
+        anything = [t for n in range(len(usable) + 1) for t in product(usable, repeat=n)]
+        orders: list[list[Blocks | None]] = []
         for key in self._keys:
-            right = {b for b, k in enumerate(carried) if k is key}
-            fitting = any_copies
-            if "IDX-1" in given:  # it names carriers only
-                fitting = [t for t in fitting if set(t) <= right]
-            if "IDX-2" in given:  # it names all of them
-                fitting = [t for t in fitting if set(t) == right]
-            orders.append(list(permutations(right)) if exact else fitting)
+            right = tuple(b for b, k in enumerate(carried) if k is key)
+            exact: list[Blocks | None] = [*permutations(right)] if right else [None]
+            if not {"IDX-1", "IDX-2"} <= given:
+                exact = [None, *anything]
+            orders.append(exact)
         for chosen in product(*orders):
-            yield Index({k: copies for k, copies in zip(self._keys, chosen, strict=True) if copies})
+            said = zip(self._keys, chosen, strict=True)
+            yield Index({key: copies for key, copies in said if copies is not None})
 
     # --- what can happen ---
 
-    def steps(self, state: State) -> Iterator[tuple[object, Callable[[], Iterator[State]]]]:
+    def steps(self, state: State) -> Iterator[tuple[object, Callable[[], Iterable[State]]]]:
         machine, taken = self.system.machine, {r.id for r in state.live}
         free = next(i for i in IDS if i not in taken)
         arriving = [evolve(kind, id=free) for kind in self.system.kinds]
-        others: list[Submit | Abort | ResetCache] = [
+        others: list[Action] = [
             *(arriving if len(taken) < self.system.live else ()),
             *(Abort(id) for id in sorted(taken)),
             ResetCache(False),
             ResetCache(True),
         ]
         for action in others:
-            yield action, lambda a=action: iter((machine.apply(state, a).state,))
-        yield Schedule(), lambda: self._passes(state)
+            yield action, partial(self._after, state, action)
+        yield Schedule(), partial(self._passes, state)
+
+    def _after(self, state: State, action: Action) -> tuple[State, ...]:
+        return (self.system.machine.apply(state, action).state,)
 
     def _passes(self, state: State) -> Iterator[State]:
         machine = self.system.machine

@@ -143,9 +143,7 @@ def _ended(limits: Limits, states: int, began: float, enough: bool) -> Ended | N
     return None
 
 
-def needs(
-    universe: Universe[S], *, limits: Limits = NO_LIMITS
-) -> dict[str | None, Inductive[S]]:
+def needs(universe: Universe[S], *, limits: Limits = NO_LIMITS) -> dict[str | None, Inductive[S]]:
     """The table: what falls if everything is assumed (None), and if one property is not."""
     rows: list[str | None] = [None, *universe.properties]
     return {

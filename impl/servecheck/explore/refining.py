@@ -20,7 +20,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from attrs import define, evolve, field, frozen
 
@@ -30,7 +30,7 @@ from servecheck.explore.serving import Serving
 from servecheck.lockstep.compare import Difference
 from servecheck.lockstep.follow import ANSWER, Diverged, Divergence
 from servecheck.lockstep.subject import Comparing, Parted, Subject
-from servespec.actions import Action, Complete, Discard, Schedule, Submit
+from servespec.actions import Action, Complete, Discard, Schedule
 from servespec.errors import ActionDisabled
 from servespec.machine import Transition
 from servespec.plan import State
@@ -234,7 +234,9 @@ class _Run:
         """A program that goes on from here is shorter than the one that is known to part."""
         return self.parted is None or len(self.way) < len(self.parted.actions)
 
-    def _enter(self, number: int, state: State, came: Step | None, engine: Comparing | None) -> None:
+    def _enter(
+        self, number: int, state: State, came: Step | None, engine: Comparing | None
+    ) -> None:
         self.visited.add(number)
         here = _Here(number, state, iter(self.system.enabled(state)), came)
         self.way.append(here)
@@ -244,7 +246,10 @@ class _Run:
             for action in misused(self.system, state):
                 self.refusals += 1
                 if not engine.refuses(action):
-                    self._part(_not_refused(engine, action), Step(self.system.machine, state, action, state, ()))
+                    self._part(
+                        _not_refused(engine, action),
+                        Step(self.system.machine, state, action, state, ()),
+                    )
 
     def _child(self, here: _Here, after: State) -> int | None:
         """The number of a state that is reached by this way first."""
@@ -320,7 +325,7 @@ class _Run:
 def misused(system: Serving, state: State) -> Iterator[Action]:
     """Actions that a state does not offer, one of each kind."""
     tried: list[Action] = [Schedule(), Complete(), Discard()]
-    tried += [evolve(cast(Submit, system.kinds[0]), id=r.id) for r in state.live[:1]]
+    tried += [evolve(system.kinds[0], id=r.id) for r in state.live[:1]]
     for action in tried:
         try:
             system.machine.apply(state, action)
