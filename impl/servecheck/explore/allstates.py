@@ -139,6 +139,16 @@ class AllStates:
                     placed = tuple(evolve(r, id=IDS[i], arrival=i) for i, r in enumerate(chosen))
                     yield from self._pools(placed[:count], placed[count:], given)
 
+    def normal(self, state: State) -> State:
+        """The state with the values that are not enumerated set to the one that is: ranks of
+        arrival, and who is prefilling."""
+        places = {r.id: i for i, r in enumerate(state.live)}
+        plain = {
+            r.id: evolve(r, arrival=places[r.id], prefilling=r in state.waiting) for r in state.live
+        }
+        waiting, running = ([plain[r.id] for r in q] for q in (state.waiting, state.running))
+        return State(state.pool, tuple(waiting), tuple(running), state.in_flight)
+
     def _requests(self, given: frozenset[str], *, running: bool) -> Iterator[Request]:
         """A request alone: its text, what is computed, its table, what it has published."""
         tab = self._checks["TAB-1"] if "TAB-1" in given and running else None
@@ -268,7 +278,7 @@ class AllStates:
     # --- what can happen ---
 
     def steps(self, state: State) -> Iterator[tuple[object, Callable[[], Iterable[State]]]]:
-        machine, taken = self.system.machine, {r.id for r in state.live}
+        taken = {r.id for r in state.live}
         free = next(i for i in IDS if i not in taken)
         arriving = [evolve(kind, id=free) for kind in self.system.kinds]
         others: list[Action] = [

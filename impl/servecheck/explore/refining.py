@@ -29,7 +29,7 @@ from servecheck.explore.search import NO_LIMITS, Ended, Found, Limits, Progress,
 from servecheck.explore.serving import Serving
 from servecheck.lockstep.compare import Difference
 from servecheck.lockstep.follow import ANSWER, Diverged, Divergence
-from servecheck.lockstep.subject import Comparing, Parted, Subject
+from servecheck.lockstep.subject import Comparing, Parted, Subject, parted
 from servespec.actions import Action, Complete, Discard, Schedule
 from servespec.errors import ActionDisabled
 from servespec.machine import Transition
@@ -71,7 +71,7 @@ class Refined:
     parted: Parted | None
     """A divergence: of the programs compared, a shortest."""
     nondeterministic: bool
-    """It parted on a way that it had come before."""
+    """It parted on a way that it had come before, or did not part again."""
     unable: Counter[str]
     """Actions that the engine says it cannot do, by kind."""
     known: Counter[str]
@@ -186,6 +186,8 @@ class _Run:
         try:
             over = self._go(self._counted(engine))
             ended = over or ended
+            if self.parted is not None and not isinstance(engine, Branching):
+                self.nondeterministic |= not self._again(self.parted)
         except KeyboardInterrupt:
             ended = Ended.INTERRUPTED
         except EngineGone as gone:  # what it would have done is not known
@@ -312,6 +314,11 @@ class _Run:
         actions = (*(s.action for s in came[: divergence.number]), step.action)
         if self.parted is None or len(actions) < len(self.parted.actions):
             self.parted = Parted(self.system.machine, actions, divergence, step)
+
+    def _again(self, first: Parted) -> bool:
+        """New engines part on the same program in the same way, twice: every other one may not."""
+        runs = (parted(self.subject, first.machine, first.actions) for _ in range(2))
+        return all(run is not None and run.divergence == first.divergence for run in runs)
 
     def _reported(self) -> bool:
         """Tell how far it is; whether the time is over."""
