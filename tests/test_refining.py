@@ -111,14 +111,14 @@ def test_what_a_state_does_not_offer() -> None:
 
 SHORTEST = {
     "HitStaysFree": ("after-step", 6),
-    "Parentless": ("given-back", 4),
+    "Parentless": ("two-tenants", 4),
     "HeadFirst": ("miniature", 3),
     "StaleIndex": ("after-step", 8),
     "CopyForgotten": ("after-step", 8),
     "WholeHit": ("namespaces", 3),
-    "BudgetLost": ("given-back", 8),
+    "BudgetLost": ("two-tenants", 8),
     "DraftsPublished": ("drafts", 5),
-    "SaltOnce": ("given-back", 5),
+    "SaltOnce": ("two-tenants", 5),
     "ToTheTail": ("chunks", 4),
 }
 """For each fault a scope that shows it, and after how many actions."""
