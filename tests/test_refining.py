@@ -52,10 +52,10 @@ def scope(axis: str) -> ServingScope:
 @pytest.mark.parametrize("tiny", TINY, ids=[s.name for s in TINY])
 def test_the_fast_engine_refines_the_specification(tiny: ServingScope) -> None:
     """REF-1 on every transition, REF-2 in every state; and what is not enabled is refused."""
-    whole = SLOW or tiny.name.split("/")[1] in SAMPLE
+    assert tiny.counts is not None
+    whole = SLOW or tiny.name.split("/")[1] in SAMPLE or tiny.counts.states < 300
     found = refined(tiny.system, Subject(Refinement), limits=Limits(states=None if whole else 100))
     assert found.parted is None
-    assert tiny.counts is not None
     if whole:
         assert found.holds is True
         there = tiny.counts
@@ -216,7 +216,7 @@ def test_an_exact_policy_is_a_way_through_the_open_machine(tiny: ServingScope) -
     found = contained(tiny.system, limits=Limits(states=None if SLOW else 1_000))
     assert found.holds is (True if found.ended is Ended.EXHAUSTED else None)
     assert not found.outside
-    assert found.moves > 2 * found.passes > 100
+    assert found.moves > found.passes >= 10
 
 
 def test_a_smaller_open_machine_contains_less(monkeypatch: pytest.MonkeyPatch) -> None:
