@@ -299,6 +299,13 @@ AXES = {
         Config(4, 1, 4, 3, 3),
         aborts=False,
     ),
+    "two-tenants": Axis(
+        "three run, and the tokens that a victim gives back admit somebody of another namespace",
+        evolve(prioritised(VLLM_0_33), after_preemption=AfterPreemption.GO_ON),
+        (kind("0", 3, ALICE, 0), kind("0", 3, BOB, 1)),
+        Config(5, 1, 4, 2, 3),
+        aborts=False,
+    ),
 }
 
 
@@ -370,6 +377,7 @@ COUNTS: dict[str, Counts] = {
     "serving-tiny/refused": Counts(65, 219, 11),
     "serving-tiny/to-the-tail": Counts(476, 848, 16),
     "serving-tiny/last-of-priority": Counts(544, 908, 24),
+    "serving-tiny/two-tenants": Counts(1_049, 1_843, 19),
     "serving-small/chunks": Counts(9_960, 62_069, 22),
     "serving-small/sampling": Counts(49_229, 230_490, 20),
     "serving-small/namespaces": Counts(11_072, 46_862, 21),
