@@ -21,8 +21,9 @@ from random import Random
 from attrs import define, evolve, frozen
 
 from servecheck.trace.lasso import WATCHED
+from servecheck.trace.machines import shrink_world
 from servecheck.trace.model import Verdict
-from servecheck.trace.shrink import StillFails, adapted, fall_in, falls, shrink, shrink_world
+from servecheck.trace.shrink import StillFails, adapted, fall_in, falls, shrink
 from servecheck.trace.simpler import Actions, size_of
 from servecheck.trace.write import record
 from servespec.actions import Abort, Action, Complete, Discard, Output, ResetCache, Schedule, Submit
