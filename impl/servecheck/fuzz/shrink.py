@@ -14,7 +14,8 @@ limited, as an engine may be slow.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 from attrs import fields
 
@@ -23,7 +24,7 @@ from servecheck.fuzz.tell import PropertyFell, fell
 from servecheck.lockstep.compare import Difference
 from servecheck.lockstep.subject import Parted, Subject, parted
 from servecheck.tell import NAMED, nearest
-from servecheck.trace.machines import Fails, shrink_world
+from servecheck.trace.machines import Fails, next_door, shrink_world
 from servecheck.trace.shrink import StillFails, mend
 from servecheck.trace.simpler import Actions
 from servecheck.watch import Watch
@@ -43,9 +44,9 @@ CANDIDATES = 5_000
 def smallest(machine: Machine, actions: Actions, fails: Fails) -> tuple[Machine, Actions]:
     """The smallest program and machine that are found, the policy as near to a profile as it can
     be."""
-    machine, actions = shrink_world(machine, actions, fails)
+    machine, actions = shrink_world(machine, actions, fails, _doors)
     nearer, mended = _nearer(machine, actions, fails)
-    return (machine, actions) if nearer is machine else shrink_world(nearer, mended, fails)
+    return (machine, actions) if nearer is machine else shrink_world(nearer, mended, fails, _doors)
 
 
 def _nearer(machine: Machine, actions: Actions, fails: Fails) -> tuple[Machine, Actions]:
@@ -57,13 +58,32 @@ def _nearer(machine: Machine, actions: Actions, fails: Fails) -> tuple[Machine, 
         found = _under(policy, machine, actions, fails)
         if found is not None:
             return found
-    base = NAMED[nearest(machine.policy)]
-    for axis in fields(Policy):
-        mine = {other.name: getattr(machine.policy, other.name) for other in fields(Policy)}
-        policy = WITH(**{**mine, axis.name: getattr(base, axis.name)})
-        if policy != machine.policy:
-            machine, actions = _under(policy, machine, actions, fails) or (machine, actions)
+    kept = 0
+    while kept < len(left := tuple(_put_back(machine.policy))):
+        found = _under(left[kept], machine, actions, fails)
+        if found is None:
+            kept += 1
+        else:
+            machine, actions = found
     return machine, actions
+
+
+def _put_back(policy: Policy) -> Iterator[Policy]:
+    """One choice after the other as in the profile next to a policy."""
+    base = NAMED[nearest(policy)]
+    mine = {axis.name: getattr(policy, axis.name) for axis in fields(Policy)}
+    for name, value in mine.items():
+        usual = getattr(base, name)
+        if value != usual:
+            yield WITH(**{**mine, name: usual})
+
+
+def _doors(machine: Machine) -> Iterator[Machine]:
+    """Next to a machine: a limit moved, or one choice put back, or all."""
+    yield from next_door(machine)
+    for policy in (*_put_back(machine.policy), NAMED[nearest(machine.policy)]):
+        with suppress(SpecError):
+            yield Machine(machine.config, policy)
 
 
 def _under(

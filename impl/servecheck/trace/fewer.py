@@ -1,7 +1,7 @@
 """Ways to the same failure with fewer actions, where leaving some out is not enough.
 
-Theory of operation. A pass and its outcome cannot simply go: who was computed in it would be behind,
-and all that follows would change. So each way here says what else has to change with it:
+Theory of operation. A pass and its outcome cannot simply go: who was computed in it would be
+behind, and all that follows would change. So each way here says what else changes with it:
 
     what a pass brought  ──▶  part of the prompt: the request comes with the text that it has there
     two requests         ──▶  one, which does what either did
@@ -55,13 +55,38 @@ def runs_of(items: Sequence[Pass]) -> Iterator[tuple[Pass, ...]]:
 
 
 def fewer_actions(actions: Actions) -> Iterator[Actions]:
-    """Candidates with fewer actions, the boldest first."""
+    """Candidates with fewer actions, the boldest first; then the same with texts that share
+    nothing: prompts that have grown may hit each other's blocks where outputs did not."""
+    yield from _fewer(actions)
+    yield from map(apart, _fewer(actions))
+
+
+def _fewer(actions: Actions) -> Iterator[Actions]:
     for some in runs_of(passes(actions)):
         yield without(actions, some)
         yield brought_along(actions, some)
     if len(actions) <= FEW:
         yield from merged(actions)
         yield from sooner(actions)
+
+
+def apart(actions: Actions) -> Actions:
+    """The n-th request reads and writes nothing but n."""
+    mine: dict[str, int] = {}
+    found = list[Action]()
+    for action in actions:
+        match action:
+            case Submit(id=id, prompt=prompt):
+                mine[id] = sum(isinstance(a, Submit) for a in found)
+                action = evolve(action, prompt=(mine[id],) * len(prompt))
+            case Complete(outputs):
+                action = Complete(tuple(_constant(o, mine.get(o.id, 0)) for o in outputs))
+        found.append(action)
+    return tuple(found)
+
+
+def _constant(output: Output, token: Token) -> Output:
+    return Output(output.id, (token,) * len(output.tokens), (token,) * len(output.drafts))
 
 
 def without(actions: Actions, dropped: Collection[Pass]) -> Actions:

@@ -4,17 +4,20 @@ Theory of operation. Once a run is as short as it gets, one size of the machine 
 two, or the blocks and all that is counted in them; if the run, mended, goes on failing, it is
 shrunk again from there, and so on (`shrink_world`). Where no size gets smaller, more room is tried:
 a budget that holds a prompt whole saves the passes that it took, a seat more the pass that somebody
-waited for it. A larger machine is kept only if the run has fewer actions with it, so there is an
-end to it: actions never get more, and of as many actions the machine only gets smaller.
+waited for it. Then the ways of `fewer` are tried next door, with a limit moved by one or two: a
+full pool is as full with one request less, if it has as many blocks less. These machines are kept
+only if the run has fewer actions with them. So there is an end to it: actions never get more, and
+of as many actions the machine only gets smaller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
 
 from attrs import evolve
 
+from servecheck.trace.fewer import fewer_actions
 from servecheck.trace.shrink import StillFails, mend, shrink
 from servecheck.trace.simpler import TOGETHER, Actions, smaller
 from servespec.actions import Action, Submit
@@ -22,8 +25,13 @@ from servespec.config import Config
 from servespec.errors import ConfigError
 from servespec.machine import Machine
 
+SHORT = 6
+"""Actions of a run that is short enough."""
+
 Fails = Callable[[Machine], StillFails]
 """Gives the question of a machine."""
+Doors = Callable[[Machine], Iterable[Machine]]
+"""The machines next to a machine."""
 Change = Callable[[Actions], Actions]
 """What becomes of a run when the machine changes."""
 
@@ -40,6 +48,8 @@ LEAST = {
 }
 IN_BLOCKS = ("max_model_len", "max_num_batched_tokens", "long_prefill_token_threshold")
 """Sizes that grow with the blocks."""
+LIMITS = ("num_blocks", "max_num_batched_tokens", "max_num_seqs")
+"""Sizes that a failure may hang on, one more or less."""
 ROOM = {
     "max_num_batched_tokens": (2, 4),
     "max_num_seqs": (2,),
@@ -49,15 +59,24 @@ ROOM = {
 """How many times as large a size is tried."""
 
 
+def next_door(machine: Machine) -> Iterator[Machine]:
+    """The same machine with one limit moved by one or two."""
+    for name in LIMITS:
+        value: int = getattr(machine.config, name)
+        for by in (-1, 1, -2, 2):
+            for other, _ in _machine(machine, {name: value + by}, ()):
+                yield other
+
+
 def shrink_world(
-    machine: Machine, actions: Sequence[Action], fails: Fails
+    machine: Machine, actions: Sequence[Action], fails: Fails, doors: Doors = next_door
 ) -> tuple[Machine, Actions]:
     """Shrink the run; then one size of the machine, if the run goes on failing; and so on. Choices
-    stay as they are."""
+    stay as they are, unless others are next door."""
     best = shrink(machine, actions, fails(machine))
     while True:
         machine, best = _smaller_world(machine, best, fails)
-        found = _fewer_by_room(machine, best, fails)
+        found = _by_room(machine, best, fails) or _next_door(doors(machine), best, fails)
         if found is None:
             return machine, best
         machine, best = found
@@ -80,7 +99,7 @@ def _smaller_world(machine: Machine, best: Actions, fails: Fails) -> tuple[Machi
             return machine, best
 
 
-def _fewer_by_room(machine: Machine, best: Actions, fails: Fails) -> tuple[Machine, Actions] | None:
+def _by_room(machine: Machine, best: Actions, fails: Fails) -> tuple[Machine, Actions] | None:
     """A larger machine with which fewer actions do."""
     for larger in larger_machines(machine):
         still_fails = fails(larger)
@@ -89,6 +108,22 @@ def _fewer_by_room(machine: Machine, best: Actions, fails: Fails) -> tuple[Machi
             found = shrink(larger, mended, still_fails)
             if len(found) < len(best):
                 return larger, found
+    return None
+
+
+def _next_door(
+    doors: Iterable[Machine], best: Actions, fails: Fails
+) -> tuple[Machine, Actions] | None:
+    """A way to fewer actions for which the machine has to be another one too."""
+    if len(best) <= SHORT:
+        return None
+    for other in doors:
+        still_fails, tried = fails(other), set[Actions]()
+        for candidate in fewer_actions(best):
+            mended = mend(other, candidate)
+            if len(mended) < len(best) and mended not in tried and still_fails(mended):
+                return other, shrink(other, mended, still_fails)
+            tried.add(mended)
     return None
 
 
