@@ -24,8 +24,9 @@ from servecheck.fuzz.tell import PropertyFell, fell
 from servecheck.lockstep.compare import Difference
 from servecheck.lockstep.subject import Parted, Subject, parted
 from servecheck.tell import NAMED, nearest
-from servecheck.trace.machines import Fails, next_door, shrink_world
+from servecheck.trace.machines import Fails, shrink_world
 from servecheck.trace.shrink import StillFails, mend
+from servecheck.trace.sideways import next_door
 from servecheck.trace.simpler import Actions
 from servecheck.watch import Watch
 from servespec.actions import Action

@@ -17,8 +17,8 @@ from itertools import combinations
 
 from attrs import evolve
 
-from servecheck.trace.fewer import fewer_actions
 from servecheck.trace.shrink import StillFails, mend, shrink
+from servecheck.trace.sideways import next_door, sideways
 from servecheck.trace.simpler import TOGETHER, Actions, smaller
 from servespec.actions import Action, Submit
 from servespec.config import Config
@@ -48,8 +48,6 @@ LEAST = {
 }
 IN_BLOCKS = ("max_model_len", "max_num_batched_tokens", "long_prefill_token_threshold")
 """Sizes that grow with the blocks."""
-LIMITS = ("num_blocks", "max_num_batched_tokens", "max_num_seqs")
-"""Sizes that a failure may hang on, one more or less."""
 ROOM = {
     "max_num_batched_tokens": (2, 4),
     "max_num_seqs": (2,),
@@ -57,15 +55,6 @@ ROOM = {
     "max_model_len": (2,),
 }
 """How many times as large a size is tried."""
-
-
-def next_door(machine: Machine) -> Iterator[Machine]:
-    """The same machine with one limit moved by one or two."""
-    for name in LIMITS:
-        value: int = getattr(machine.config, name)
-        for by in (-1, 1, -2, 2):
-            for other, _ in _machine(machine, {name: value + by}, ()):
-                yield other
 
 
 def shrink_world(
@@ -76,10 +65,12 @@ def shrink_world(
     best = shrink(machine, actions, fails(machine))
     while True:
         machine, best = _smaller_world(machine, best, fails)
-        found = _by_room(machine, best, fails) or _next_door(doors(machine), best, fails)
+        found = _by_room(machine, best, fails)
+        if found is None and len(best) > SHORT:
+            found = sideways(machine, best, fails, doors)
         if found is None:
             return machine, best
-        machine, best = found
+        machine, best = found[0], shrink(*found, fails(found[0]))
 
 
 def _smaller_world(machine: Machine, best: Actions, fails: Fails) -> tuple[Machine, Actions]:
@@ -108,22 +99,6 @@ def _by_room(machine: Machine, best: Actions, fails: Fails) -> tuple[Machine, Ac
             found = shrink(larger, mended, still_fails)
             if len(found) < len(best):
                 return larger, found
-    return None
-
-
-def _next_door(
-    doors: Iterable[Machine], best: Actions, fails: Fails
-) -> tuple[Machine, Actions] | None:
-    """A way to fewer actions for which the machine has to be another one too."""
-    if len(best) <= SHORT:
-        return None
-    for other in doors:
-        still_fails, tried = fails(other), set[Actions]()
-        for candidate in fewer_actions(best):
-            mended = mend(other, candidate)
-            if len(mended) < len(best) and mended not in tried and still_fails(mended):
-                return other, shrink(other, mended, still_fails)
-            tried.add(mended)
     return None
 
 
