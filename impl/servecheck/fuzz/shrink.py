@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 
 from attrs import fields
 
@@ -26,7 +25,7 @@ from servecheck.lockstep.subject import Parted, Subject, parted
 from servecheck.tell import NAMED, nearest
 from servecheck.trace.machines import Fails, shrink_world
 from servecheck.trace.shrink import StillFails, mend
-from servecheck.trace.sideways import next_door
+from servecheck.trace.sideways import sideways
 from servecheck.trace.simpler import Actions
 from servecheck.watch import Watch
 from servespec.actions import Action
@@ -38,6 +37,8 @@ from servespec.properties import PROPERTIES
 
 WITH: Callable[..., Policy] = Policy
 
+SHORT = 6
+"""Actions of a program that is short enough."""
 CANDIDATES = 5_000
 """Programs that are tried to make a divergence smaller."""
 
@@ -45,9 +46,16 @@ CANDIDATES = 5_000
 def smallest(machine: Machine, actions: Actions, fails: Fails) -> tuple[Machine, Actions]:
     """The smallest program and machine that are found, the policy as near to a profile as it can
     be."""
-    machine, actions = shrink_world(machine, actions, fails, _doors)
-    nearer, mended = _nearer(machine, actions, fails)
-    return (machine, actions) if nearer is machine else shrink_world(nearer, mended, fails, _doors)
+    found: tuple[Machine, Actions] | None = machine, actions
+    while found is not None:
+        machine, actions = shrink_world(*found, fails)
+        nearer, mended = _nearer(machine, actions, fails)
+        if nearer is not machine:
+            machine, actions = shrink_world(nearer, mended, fails)
+        found = None
+        if len(actions) > SHORT:
+            found = sideways(machine, actions, fails, _next_to)
+    return machine, actions
 
 
 def _nearer(machine: Machine, actions: Actions, fails: Fails) -> tuple[Machine, Actions]:
@@ -79,12 +87,9 @@ def _put_back(policy: Policy) -> Iterator[Policy]:
             yield WITH(**{**mine, name: usual})
 
 
-def _doors(machine: Machine) -> Iterator[Machine]:
-    """Next to a machine: a limit moved, or one choice put back, or all."""
-    yield from next_door(machine)
-    for policy in (*_put_back(machine.policy), NAMED[nearest(machine.policy)]):
-        with suppress(SpecError):
-            yield Machine(machine.config, policy)
+def _next_to(policy: Policy) -> tuple[Policy, ...]:
+    """One choice as in the profile next to a policy, or all of them."""
+    return (*_put_back(policy), NAMED[nearest(policy)])
 
 
 def _under(

@@ -4,34 +4,26 @@ Theory of operation. Once a run is as short as it gets, one size of the machine 
 two, or the blocks and all that is counted in them; if the run, mended, goes on failing, it is
 shrunk again from there, and so on (`shrink_world`). Where no size gets smaller, more room is tried:
 a budget that holds a prompt whole saves the passes that it took, a seat more the pass that somebody
-waited for it. Then the ways of `fewer` are tried next door, with a limit moved by one or two: a
-full pool is as full with one request less, if it has as many blocks less. These machines are kept
-only if the run has fewer actions with them. So there is an end to it: actions never get more, and
-of as many actions the machine only gets smaller.
+waited for it. A larger machine is kept only if the run has fewer actions with it. So there is an
+end to it: actions never get more, and of as many actions the machine only gets smaller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 
 from attrs import evolve
 
 from servecheck.trace.shrink import StillFails, mend, shrink
-from servecheck.trace.sideways import next_door, sideways
 from servecheck.trace.simpler import TOGETHER, Actions, smaller
 from servespec.actions import Action, Submit
 from servespec.config import Config
 from servespec.errors import ConfigError
 from servespec.machine import Machine
 
-SHORT = 6
-"""Actions of a run that is short enough."""
-
 Fails = Callable[[Machine], StillFails]
 """Gives the question of a machine."""
-Doors = Callable[[Machine], Iterable[Machine]]
-"""The machines next to a machine."""
 Change = Callable[[Actions], Actions]
 """What becomes of a run when the machine changes."""
 
@@ -58,19 +50,17 @@ ROOM = {
 
 
 def shrink_world(
-    machine: Machine, actions: Sequence[Action], fails: Fails, doors: Doors = next_door
+    machine: Machine, actions: Sequence[Action], fails: Fails
 ) -> tuple[Machine, Actions]:
     """Shrink the run; then one size of the machine, if the run goes on failing; and so on. Choices
-    stay as they are, unless others are next door."""
+    stay as they are."""
     best = shrink(machine, actions, fails(machine))
     while True:
         machine, best = _smaller_world(machine, best, fails)
         found = _by_room(machine, best, fails)
-        if found is None and len(best) > SHORT:
-            found = sideways(machine, best, fails, doors)
         if found is None:
             return machine, best
-        machine, best = found[0], shrink(*found, fails(found[0]))
+        machine, best = found
 
 
 def _smaller_world(machine: Machine, best: Actions, fails: Fails) -> tuple[Machine, Actions]:

@@ -11,7 +11,7 @@ fewer. Chance comes from a fixed seed, so the result is a function of the run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
 from typing import TypeVar
@@ -19,15 +19,17 @@ from typing import TypeVar
 from attrs import evolve, frozen
 
 from servecheck.trace.fewer import apart, brought_along, merged, passes, without
-from servecheck.trace.shrink import StillFails, mend
+from servecheck.trace.machines import Fails
+from servecheck.trace.shrink import mend
 from servecheck.trace.simpler import Actions
 from servespec.actions import Complete, Output, Submit
 from servespec.errors import ConfigError
 from servespec.machine import Machine
+from servespec.policy import Policy
 
 T = TypeVar("T")
 
-TRIES = 1_500
+TRIES = 800
 """Runs that are tried before a run is held to be as short as it gets."""
 LIMITS = (
     "num_blocks",
@@ -56,23 +58,22 @@ class Chance:
         return values[self.below(len(values))]
 
 
+Policies = Callable[[Policy], Sequence[Policy]]
 Change = Callable[[Chance, Actions], Actions]
 
 
 def sideways(
-    machine: Machine,
-    actions: Actions,
-    fails: Callable[[Machine], StillFails],
-    doors: Callable[[Machine], Iterable[Machine]],
+    machine: Machine, actions: Actions, fails: Fails, policies: Policies = lambda policy: ()
 ) -> tuple[Machine, Actions] | None:
-    """A machine and a run that fails on it with fewer actions, if one is found."""
+    """A machine and a run that fails on it with fewer actions, if one is found. `policies` are
+    those that are next to a policy."""
     chance, tried = Chance(Random(0)), set[tuple[Machine, Actions]]()
     here, run = machine, actions
     for _ in range(TRIES):
         other, changed = here, run
         for _ in range(1 + chance.below(3)):
             if chance.below(2):
-                other = _another(chance, other, doors)
+                other = another_machine(chance, other, policies)
             else:
                 changed = chance.pick(CHANGES)(chance, changed)
         candidate = other, mend(other, changed)
@@ -86,22 +87,17 @@ def sideways(
     return None
 
 
-# --- the machine ---------------------------------------------------------------------------
-
-
-def next_door(machine: Machine) -> Iterator[Machine]:
-    """The same machine with one limit moved by one or two."""
-    for name in LIMITS:
-        value: int = getattr(machine.config, name)
-        for by in STEPS:
-            with suppress(ConfigError):
-                yield Machine(evolve(machine.config, **{name: value + by}), machine.policy)
-
-
-def _another(
-    chance: Chance, machine: Machine, doors: Callable[[Machine], Iterable[Machine]]
-) -> Machine:
-    return chance.pick((machine, *doors(machine)))
+def another_machine(chance: Chance, machine: Machine, policies: Policies) -> Machine:
+    """The same machine with one limit moved by one or two, or with a policy next to its own."""
+    name = chance.pick((*LIMITS, ""))
+    others = () if name else policies(machine.policy)
+    with suppress(ConfigError):
+        if others:
+            return Machine(machine.config, chance.pick(others))
+        if name:
+            value: int = getattr(machine.config, name) + chance.pick(STEPS)
+            return Machine(evolve(machine.config, **{name: value}), machine.policy)
+    return machine
 
 
 # --- the run -------------------------------------------------------------------------------
