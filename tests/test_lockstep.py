@@ -234,7 +234,7 @@ def test_only_worlds_that_the_engine_takes_are_drawn() -> None:
     assert found.runs == 59, "no run was thrown away"
     assert found.worlds > 3
     assert found.seen is not None
-    assert found.seen.refused > 0, "sizes are refused, and drawn again"
+    assert found.seen.refused > 0, "sizes that do not go together are refused, and drawn again"
 
 
 @pytest.mark.parametrize(
