@@ -13,7 +13,7 @@ from servecheck.cli.terminal import Exit
 from servecheck.engines.fast.adapters import FastLoop
 from servecheck.fuzz.draw import Seeded
 from servecheck.fuzz.guide import Guide
-from servecheck.fuzz.shrink import shrunk_divergence
+from servecheck.fuzz.shrink import kind, shrunk_divergence
 from servecheck.fuzz.sizes import fixed_sizes
 from servecheck.fuzz.tell import PropertyFell
 from servecheck.fuzz.wander import Wanderer
@@ -63,8 +63,11 @@ def test_a_fault_is_found_from_a_seed_made_small_replayed_and_drawn(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT))
     subject = Subject.of(fault)
-    smallest = shrunk_divergence(subject, first_divergence(fault))
+    found = first_divergence(fault)
+    smallest = shrunk_divergence(subject, found)
     assert len(smallest.actions) <= 10
+    what_differed = {kind(difference) for difference in found.divergence.differences}
+    assert kind(smallest.divergence.differences[0]) in what_differed
     assert twice(subject, smallest.machine, smallest.actions).confirms(smallest.divergence)
     record(tmp_path / "fault.jsonl", smallest.machine, smallest.actions, None)
     engine = f"tests.broken_engines:{fault.__name__}"
