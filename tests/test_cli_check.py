@@ -15,6 +15,7 @@ from servecheck.explore.asking import Asking
 from servecheck.explore.check import Says, Wish, check
 from servecheck.explore.scopes import PoolScope, ServingScope, named, scopes
 from servecheck.explore.search import Limits
+from servecheck.marks import Mark
 from servecheck.trace.read import read_trace
 from servecheck.trace.replay import replay_trace
 from servespec import pool as blocks
@@ -105,6 +106,11 @@ def test_junit_has_a_case_for_each_property(tmp_path: Path) -> None:
         (["--profile", "SGLANG"], "no scope of these has the profile 'SGLANG'"),
         (["--graph", "x.dot"], "--graph draws one scope"),
         (["--scope", "tiny-pool-small", "--graph", "x.png"], "neither .dot nor .graphml"),
+        (
+            ["--engine", "fast", "--scope", "tiny-pool-small"],
+            "--engine needs a scope of the serving",
+        ),
+        (["--engine", "fast", "--raw"], "--raw is about the specification"),
         (["--jobs", "0"], "greater than or equal to 1"),
     ],
 )
@@ -141,6 +147,31 @@ def test_a_fault_is_found_and_kept_as_a_shortest_program(
     assert len(read.actions) <= 6
 
 
+def test_an_engine_beside_the_specification(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fast engine refines a scope; one that loses a budget parts from the specification, on a
+    shortest program, which is kept."""
+    monkeypatch.chdir(tmp_path)
+    assert run("--engine", "fast", "--scope", "serving-tiny/reserved") == Exit.HOLDS
+    assert "260 states      1,053 transitions compared" in capsys.readouterr().out
+    lost = ("--engine", "tests.broken_engines:BudgetLost", "--scope", "serving-tiny/two-tenants")
+    assert run(*lost) == Exit.FALLS
+    out = capsys.readouterr().out
+    assert "program    8 actions" in out
+    (trace,) = (tmp_path / "traces" / "failures").iterdir()
+    assert len(read_trace(trace).actions) == 8
+    assert row(capsys, *lost)["verdict"] == "diverges"
+
+
+def test_an_engine_that_is_stopped_early_is_undetermined(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = ("--engine", "fast", "--scope", "serving-tiny/reserved", "--states", "20")
+    assert run(*asked) == Exit.UNDETERMINED
+    assert "undetermined" in capsys.readouterr().out
+
+
 TINY = tuple(s for s in named("serving-tiny") if isinstance(s, ServingScope))
 KNOWN = {
     "serving-tiny/priority": {"CON-1", "CON-1r", "CON-3"},
@@ -148,6 +179,14 @@ KNOWN = {
     "serving-tiny/miniature": {"EVI-1"},
     "serving-tiny/static": {"EVI-1"},
     "serving-tiny/reserved": {"EVI-1"},
+    "serving-tiny/full-prompt": {"LIV-1"},
+    "serving-tiny/small-pool": {"LIV-1"},
+    "serving-tiny/no-victim": {"BUD-2"},
+    "serving-tiny/passed-over": {"LIV-1"},
+    "serving-tiny/together": {"LIV-1"},
+    "serving-tiny/draft-budget": {"BUD-2"},
+    "serving-tiny/deadlock": {"LIV-1"},
+    "serving-tiny/uncut": {"LIV-1"},
 }
 """What falls where the registry says that it may."""
 
@@ -158,6 +197,17 @@ def test_every_property_on_every_state_of_a_tiny_scope(scope: ServingScope) -> N
     assert found.verdict is Says.HOLDS
     assert {a.id for a in found.answers if a.says is Says.KNOWN} == KNOWN.get(scope.name, set())
     assert not {a.id for a in found.answers if a.says is Says.UNDETERMINED}
+
+
+def test_every_situation_is_reached_in_some_tiny_scope() -> None:
+    """All marks but those of who has left: a search up to names does not tell a namesake, or who
+    leaves twice, from a stranger."""
+    reached = {mark for scope in TINY for mark in check(scope, Wish()).marks}
+    assert {mark.name for mark in Mark} - reached == {
+        "ID_REUSED_IN_FLIGHT",
+        "OUTPUT_OF_NAMESAKE",
+        "ABORTS_TWICE",
+    }
 
 
 def test_every_scope_says_what_it_is_there_for() -> None:

@@ -20,6 +20,7 @@ from attrs import evolve
 
 from servecheck.recording.digest import content_name, hex_hash
 from servecheck.trace.find import find
+from servecheck.trace.machines import shrink_world
 from servecheck.trace.model import (
     TracedEvent,
     TraceError,
@@ -28,7 +29,7 @@ from servecheck.trace.model import (
 from servecheck.trace.observe import observe
 from servecheck.trace.read import read_trace
 from servecheck.trace.replay import replay_trace
-from servecheck.trace.shrink import falls, mend, shrink, shrink_world
+from servecheck.trace.shrink import falls, mend, shrink
 from servecheck.trace.simpler import size_of
 from servecheck.trace.write import TraceWriter, keep, packages, record
 from servespec.actions import Abort, Action, Complete, Discard, Output, ResetCache, Schedule, Submit

@@ -39,6 +39,7 @@ READING_ORDER = (
     "moves",
     "scheduler",
     "machine",
+    "open",
 )
 """Modules of the specification, each built on those before it."""
 

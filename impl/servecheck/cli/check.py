@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from servecheck.cli.options import Json
+from servecheck.cli.options import Command, Engine, Json, Level
 from servecheck.cli.terminal import BadInput, Exit, complain, escaped, say, say_json
 
 if TYPE_CHECKING:
@@ -64,6 +64,9 @@ def command(
     memory: Annotated[
         int | None, typer.Option(min=1, metavar="MB", help="Give up at so much memory.")
     ] = None,
+    engine: Engine = None,
+    process: Command = None,
+    level: Level = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; all cores, if none.")] = None,
     graph: Annotated[
         Path | None,
@@ -74,7 +77,8 @@ def command(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Search every state of small scopes, and ask every property of all of them.
+    """Search every state of small scopes, and ask every property of all of them; or do every
+    transition with an engine beside it.
 
     Exit code 0: everything holds, or falls where it is known to; 1: something else fell; 3: a
     search stopped before its end.
@@ -91,6 +95,11 @@ def command(
     if graph is not None and len(chosen) != 1:
         raise BadInput(f"--graph draws one scope, and {len(chosen)} are asked for; name one")
     limits = Limits(states, depth, seconds, memory)
+    if engine is not None or process is not None or level is not None:
+        for name, given in (("--property", properties), ("--raw", raw), ("--graph", graph)):
+            if given:
+                raise BadInput(f"{name} is about the specification; it does not go with an engine")
+        return _beside(chosen, engine, process, level, limits, as_json)
     wanted = frozenset(properties) if properties else None
     wish = Wish(limits, jobs or os.cpu_count() or 1, raw, wanted)
     if graph is not None:
@@ -114,6 +123,23 @@ def command(
         for line in _summary(results):
             say(line)
     return _exit(results)
+
+
+def _beside(
+    chosen: Sequence[Scope],
+    engine: str | None,
+    process: str | None,
+    level: str | None,
+    limits: Limits,
+    as_json: bool,
+) -> int:
+    from servecheck.cli.engines import subject_of
+    from servecheck.cli.refining import refine
+
+    # The fast engine, if nothing else is said of it, through its refinement: REF-1 and REF-2.
+    name = None if engine == "fast" and level is None else engine
+    with subject_of(name, process, level, ()) as subject:
+        return refine(chosen, subject, limits, _reporter, FAILURES, as_json)
 
 
 def _exit(results: Sequence[Checked]) -> Exit:

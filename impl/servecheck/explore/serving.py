@@ -38,6 +38,8 @@ class Serving:
     tokens: Tokens = (0,)
     """What may be sampled and drafted."""
     aborts: bool = True
+    nobody: bool = False
+    """Somebody who is not there may be aborted, too."""
     resets: tuple[bool, ...] = ()
     """Resets that may be asked for: with `preempt_running` or without."""
     discards: bool = True
@@ -69,6 +71,8 @@ class Serving:
         if self.aborts:
             for request in state.live:
                 yield Abort(request.id)
+        if self.nobody:
+            yield Abort("nobody")
         for preempting in self.resets:
             yield ResetCache(preempting)
 
