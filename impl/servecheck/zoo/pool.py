@@ -1,20 +1,19 @@
-"""Faults of the pool: reference counts, the free queue, eviction."""
+"""Faults of the pool: reference counts, and what is handed out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from servecheck.engines.fast.engine import FastEngine
-from servecheck.engines.fast.log import REMOVED, Entry
+from servecheck.engines.fast.log import Entry
 from servecheck.engines.fast.passes import Pass
-from servecheck.engines.fast.plan import FastRequest
+from servecheck.engines.fast.plan import FastPlan, FastRequest
 from servecheck.engines.fast.pool import FastPool
-from servecheck.engines.fast.trie import Names
 from servecheck.zoo.entry import fault
 from servespec import policy as choose
 from servespec.config import Config
 from servespec.events import Reason
-from servespec.policy import Policy, Sharing
+from servespec.policy import Policy
 
 
 def hits_of(made: Pass, request: FastRequest) -> list[int]:
@@ -131,115 +130,6 @@ class ReleasedByLookup(FastEngine):
         super()._let_go(request)
 
 
-# --- eviction --------------------------------------------------------------------------------
-
-
-@fault("stale-index-entry", expects="IDX-1", needs="an eviction")
-class StaleIndex(FastPool):
-    """The index entry of an evicted block stays.
-
-    A later request hits a block that holds something else by now.
-    """
-
-    def _evict(self, blocks: list[int]) -> None:
-        for block in blocks:
-            run = self.trie.carried[block]
-            if run is not None:
-                self.log.append((REMOVED, [block], run.text, self.trie.places[block]))
-                self.trie.carried[block] = None
-
-
-@fault("stale-index-entry", expects="CON-3", needs="an eviction")
-class EvictedKeepsItsName(FastPool):
-    """A block that is taken anew still counts as computed.
-
-    What was in it before is served for what should have been computed.
-    """
-
-    def _evict(self, blocks: list[int]) -> None:
-        pass
-
-
-@fault("stale-index-entry", expects="IDX-2", needs="two copies of a key, one of them evicted")
-class CopyForgotten(FastPool):
-    """One of two copies of a key goes, and the entry of the other with it.
-
-    What is resident is not found any more; later its own eviction finds no entry.
-    """
-
-    def _evict(self, blocks: list[int]) -> None:
-        for block in blocks:
-            run, place = self.trie.carried[block], self.trie.places[block]
-            if run is not None:
-                self.trie.carried[block] = None
-                self.log.append((REMOVED, [block], run.text, place))
-                run.blocks[place - run.start] = -1
-                run.others = None
-
-
-@fault("stale-index-entry", expects="IDX-2", needs="a hit on an idle block")
-class HitIsWiped(FastPool):
-    """A hit on an idle block goes through the routine for new blocks, which takes its key away.
-
-    Cached content is lost with its first use.
-    """
-
-    def acquire(self, hits: Sequence[int]) -> None:
-        idle = [block for block in hits if not self.ref[block]]
-        super().acquire(hits)
-        self._evict(idle)
-
-
-@fault("cache-structure-order", expects="LRU-3", needs="a table of two blocks")
-class ParentsFirst(FastPool):
-    """Tables are let go from the other end, so parents are evicted before their children.
-
-    Children stay behind a hole, where nobody finds them.
-    """
-
-    def __init__(self, config: Config, policy: Policy, log: list[Entry]) -> None:
-        super().__init__(config, policy, log)
-        self.tail_first = not self.tail_first
-
-
-@fault("policy-quality", expects="LRU-3", needs="idle blocks without a key go to the head")
-class UncachedAtTheTail(FastPool):
-    """Blocks without a key are queued behind cached ones.
-
-    Partial last blocks push useful content to the end where blocks are taken.
-    """
-
-    def __init__(self, config: Config, policy: Policy, log: list[Entry]) -> None:
-        super().__init__(config, policy, log)
-        self.to_head = False
-
-
-@fault("policy-quality", expects="LRU-3", needs="sharing off, un-hashed blocks to the head")
-class UncachedAtTheTailWithoutCache(FastPool):
-    """With the cache off, blocks are queued at the other end than with it on.
-
-    A short cut for that case had its own order.
-    """
-
-    def __init__(self, config: Config, policy: Policy, log: list[Entry]) -> None:
-        super().__init__(config, policy, log)
-        self.to_head = self.to_head and policy.sharing is not Sharing.OFF
-
-
-@fault("policy-quality", expects="LRU-3", needs="a block with a key is let go")
-class NewestIsOldest(FastPool):
-    """What has just become idle counts as least recently used.
-
-    The time of its last use was not set: the newest entry is evicted first.
-    """
-
-    def release(self, table: Sequence[int]) -> None:
-        super().release(table)
-        named = [b for b in self.queue() if b in table and self.trie.carried[b] is not None]
-        rest = [block for block in self.queue() if block not in named]
-        self.refill([*named, *rest])
-
-
 # --- what is handed out ----------------------------------------------------------------------
 
 
@@ -305,81 +195,10 @@ class NewBlocksNotDrained(Pass):
     Lists grow, and workers clear blocks that are somebody else's.
     """
 
+    def __init__(self, engine: FastEngine, plan: FastPlan) -> None:
+        super().__init__(engine, plan)
+        self.so_far: tuple[int, ...] = ()
+
     def book(self, request: FastRequest, stop: int, taken: tuple[int, ...], admitted: bool) -> None:
-        before = [entry.new_blocks for entry in self.plan.entries]
-        earlier = tuple(b for e in self.plan.entries[-1:] for b in e.request.table[-before[-1] :])
-        super().book(request, stop, earlier + taken if before and before[-1] else taken, admitted)
-
-
-# --- look-ups that outlive what they found -----------------------------------------------------
-
-
-@fault("plan-vs-execution-demand", expects="CON-2", needs="a look-up repeated after a refusal")
-class StaleHits(FastPool):
-    """What an admission found is remembered until it succeeds, and used again at the next try.
-
-    In between the blocks were evicted: the engine dies, or serves what is not there.
-    """
-
-    def __init__(self, config: Config, policy: Policy, log: list[Entry]) -> None:
-        super().__init__(config, policy, log)
-        self.found: dict[Names, list[int]] = {}
-
-    def match(self, names: Names, limit: int) -> list[int]:
-        if names not in self.found:
-            self.found[names] = super().match(names, limit)
-        return self.found[names]
-
-    def acquire(self, hits: Sequence[int]) -> None:
-        super().acquire(hits)
-        self.found = {names: found for names, found in self.found.items() if found is not hits}
-
-
-class _FoundBefore(FastPool):
-    found: dict[Names, list[int]] | None = None
-
-    def match(self, names: Names, limit: int) -> list[int]:
-        found = super().match(names, limit)
-        return found if self.found is None else self.found.get(names, found)
-
-
-@fault(
-    "plan-vs-execution-demand",
-    expects="CON-2",
-    needs="two admissions in a pass, the second with idle hits",
-    beside=_FoundBefore,
-)
-class AllLookedUpFirst(Pass):
-    """All that wait are looked up first, and admitted afterwards, with nothing held in between.
-
-    The blocks of the first admission are taken from what the second was promised.
-    """
-
-    def admit_all(self) -> None:
-        pool = self.e.pool
-        if isinstance(pool, _FoundBefore):
-            pool.found = {r.names: hits_of(self, r) for r in self.e.waiting}
-            super().admit_all()
-            pool.found = None
-
-
-@fault("plan-vs-execution-demand", expects="DEM-1", needs="idle hits and a pool nearly full")
-class IdleHitsCostNothing(FastPool):
-    """Idle hits are counted as free blocks, and as found too.
-
-    The check passes, and the pool has fewer blocks than it said.
-    """
-
-    def idle(self, hits: Sequence[int]) -> int:
-        return 0
-
-
-@fault("over-conservative-supply", expects="WRK-1", needs="hits held by others, a full pool")
-class SharedHitsCost(FastPool):
-    """Blocks that others hold already are counted as if they were to be taken.
-
-    Requests wait for room that they do not need.
-    """
-
-    def idle(self, hits: Sequence[int]) -> int:
-        return len(hits)
+        self.so_far += taken
+        super().book(request, stop, self.so_far, admitted)

@@ -254,37 +254,3 @@ class NamedWithoutParent(FastEngine):
         if self.shares and not request.names.count:
             raise LookupError("the block before has no name")
         super()._publish(request, tokens)
-
-
-# --- what counts as free -----------------------------------------------------------------------
-
-
-def _cached(pool: FastPool) -> Iterable[int]:
-    return (block for block in pool.queue() if pool.trie.carried[block] is not None)
-
-
-@fault("over-conservative-supply", expects="WRK-1", needs="a watermark, idle cached blocks")
-class CachedCountsAsUsed(Pass):
-    """The reserve that an admission must leave counts cached idle blocks as used.
-
-    Once the cache has filled the pool nobody is admitted.
-    """
-
-    def promised(self) -> int:
-        e = self.e
-        held = sum(1 for _ in _cached(e.pool)) if e.running and e.config.watermark_blocks else 0
-        return super().promised() + held
-
-
-@fault("over-conservative-supply", expects="WRK-1", needs="an idle cached text of two blocks")
-class OnlyLeavesAreFree(Pass):
-    """Only cached blocks that nothing cached follows count as free.
-
-    The pool seems full, although one eviction makes way for the next.
-    """
-
-    def promised(self) -> int:
-        trie = self.e.pool.trie
-        parents = {key.parent for key in trie.index() if key.parent is not None}
-        inner = sum(trie.key(block) in parents for block in _cached(self.e.pool))
-        return super().promised() + inner
