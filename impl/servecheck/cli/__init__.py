@@ -29,6 +29,7 @@ COMMANDS = (
     "arithmetic",
     "compare",
     "speculation",
+    "zoo",
 )
 
 

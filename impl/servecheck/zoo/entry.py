@@ -90,6 +90,8 @@ class Entry:
     needs: str
     """What sizes and choices must allow for it to show."""
     parts: Parts = field(repr=False)
+    masked: str = ""
+    """The second guard behind which the fault cannot be seen, if that is so."""
 
     def make(self, config: Config, policy: Policy) -> Planted:
         """An engine with the fault (`servecheck.engines.protocol.EngineFactory`)."""
@@ -117,7 +119,7 @@ class Planted(FastLoop):
 
 
 def fault(
-    root_cause: str, *, expects: str, needs: str = "", beside: type | None = None
+    root_cause: str, *, expects: str, needs: str = "", masked: str = "", beside: type | None = None
 ) -> Callable[[T], T]:
     """Enter a class, which is a part of the fast engine, as a fault; `beside` is a second part."""
 
@@ -131,7 +133,7 @@ def fault(
         if name in ENTRIES or not title:
             raise ValueError(f"{part.__name__}: an entry has a name of its own, and a docstring")
         ENTRIES[name] = Entry(
-            name, title, " ".join(seen.split()), subject, root_cause, expects, needs, parts
+            name, title, " ".join(seen.split()), subject, root_cause, expects, needs, parts, masked
         )
         return part
 
