@@ -58,11 +58,12 @@ def command(
     gives the same rows, but for CPU seconds. Exit code 0: all were found, or cannot be told apart;
     1: some were missed.
     """
+    from servecheck.zoo import ENTRIES
     from servecheck.zoo.matrix import MISSED, chosen, matrix
-    from servecheck.zoo.run import ACTIONS_A_SECOND, Plan, entry_of
+    from servecheck.zoo.run import ACTIONS_A_SECOND, Plan
 
     for name in entry or ():
-        if entry_of(name) is None:
+        if name not in ENTRIES:
             raise BadInput(escaped(f"--entry {name}: no such entry; see servecheck zoo --list"))
     folder = traces if traces is not None else Path("traces")
     if traces is not None and not traces.is_dir():
@@ -119,15 +120,16 @@ def _list(entries: tuple[Entry, ...], as_json: bool) -> int:
 
 def told(found: Matrix) -> dict[str, object]:
     """The matrix as JSON: totals, then a row each."""
+    from attrs import asdict
+
     from servecheck.zoo.matrix import INDISTINGUISHABLE, KILLED, MISSED
-    from servecheck.zoo.run import told as told_row
 
     return {
         "entries": len(found.rows),
         KILLED: found.count(KILLED),
         MISSED: found.count(MISSED),
         INDISTINGUISHABLE: found.count(INDISTINGUISHABLE),
-        "rows": [told_row(row) for row in found.rows],
+        "rows": [asdict(row) for row in found.rows],
     }
 
 

@@ -3,7 +3,7 @@
 Theory of operation. Entries do not know of each other, so each is tried in whatever process is
 free; rows come back in the order of the zoo. A file of results has a line for each row, appended
 as it comes: a run that is stopped loses the entries that were under way, and nothing else. Rows of
-another seed, budget or key are left in it and not counted; the last one of an entry counts.
+another seed, budget, change or strategy are left in it and not counted; of several the last counts.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from attrs import asdict, frozen
 from servecheck.strict import FileError
 from servecheck.trace.model import Verdict
 from servecheck.trace.write import record
-from servecheck.zoo.entry import ENTRIES, Entry
-from servecheck.zoo.run import Plan, Row, key, try_entry
+from servecheck.zoo import ENTRIES, SUBJECTS, Entry
+from servecheck.zoo.run import Plan, Row, hashes, strategies_of, try_entry
 
 Show = Callable[[Row], None]
 """Is told of a row when it is there."""
@@ -95,11 +95,13 @@ def _known(results: Path, plan: Plan) -> dict[str, Row]:
     """The rows that still hold, by entry."""
     if not results.exists():
         return {}
+    strategies = strategies_of(hashes())
     return {
         row.entry: row
         for row in read_rows(results)
         if row.entry in ENTRIES
-        and (row.key, row.seed, row.actions) == (key(ENTRIES[row.entry]), plan.seed, plan.actions)
+        and (row.change, row.strategies) == (change_of(ENTRIES[row.entry]), strategies)
+        and (row.seed, row.actions) == (plan.seed, plan.actions)
     }
 
 
@@ -138,6 +140,12 @@ def _append(results: Path, row: Row) -> None:
 
 
 def chosen(names: Iterable[str]) -> tuple[Entry, ...]:
-    """The entries with these ids, or all, in the order of the zoo."""
+    """The entries with these ids, or all, in the order of the subjects."""
     wanted = set(names)
-    return tuple(e for e in ENTRIES.values() if not wanted or e.id in wanted)
+    order = [module.__name__.rpartition(".")[2] for module in SUBJECTS]
+    return tuple(
+        entry
+        for subject in order
+        for entry in ENTRIES.values()
+        if entry.subject == subject and (not wanted or entry.id in wanted)
+    )

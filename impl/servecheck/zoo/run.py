@@ -8,18 +8,19 @@ budget: the clock of a campaign counts actions. Only the CPU seconds are measure
 
     try_entry(entry, plan) ──▶ Row ──▶ one line of JSON, kept as it comes
 
-A row belongs to the change and to the strategies that it was made with (`key`): a run that is
-resumed keeps rows whose key is still the same.
+A row belongs to the change and to the strategies that it was made with: a run that is resumed keeps
+rows for which both are still the same.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from time import process_time
 
-from attrs import asdict, define, field, fields, frozen
+from attrs import define, field, fields, frozen
 
 from servecheck import fuzz
 from servecheck.engines.protocol import EngineError
@@ -33,7 +34,7 @@ from servecheck.lockstep.follow import Diverged, Divergence
 from servecheck.lockstep.subject import Beside, Parted, Subject, parted
 from servecheck.lockstep.twice import twice
 from servecheck.zoo.asked import Alone, EngineFell, Fell
-from servecheck.zoo.entry import ENTRIES, Entry
+from servecheck.zoo.entry import Entry, Parts
 from servecheck.zoo.golden import NotAgain, not_again
 from servecheck.zoo.search import Nearest, around, nearest
 from servecheck.zoo.told import subject_of
@@ -48,8 +49,12 @@ ACTIONS_A_SECOND = 1_000
 """By which a budget in seconds becomes one in actions, the same on every machine."""
 CANDIDATES = 3_000
 """Programs that are tried to make a divergence smaller."""
+FROZEN = Path(__file__).with_name("frozen.toml")
+"""The strategies as they were before any entry was run."""
 SCOPES = "serving-tiny"
 """Where an entry that is masked is searched for a difference."""
+LONGEST = 200
+"""Characters of what is told of a failure."""
 
 
 @frozen
@@ -85,8 +90,10 @@ class Row:
     """What came of an entry."""
 
     entry: str
-    key: str
-    """Of the change and the strategies: a row with another key is of another run."""
+    change: str
+    """Digest of the entry's classes;"""
+    strategies: str
+    """and of the modules that decide what is tried. A row with others is of another run."""
     seed: int
     actions: int
     """Budget."""
@@ -158,7 +165,7 @@ def by_fuzzing(entry: Entry, plan: Plan) -> tuple[Kill, Parted] | None:
         return None
     first = divergence.differences[0]
     what = f"{first.field}: {first.expected} expected, {first.observed} observed"
-    kill = Kill(first.field, what, subject.followed + 1, subject.examples, spent)
+    kill = Kill(first.field, what[:LONGEST], subject.followed + 1, subject.examples, spent)
     return kill, found
 
 
@@ -190,7 +197,9 @@ def by_properties(entry: Entry, plan: Plan) -> Kill | None:
             fell = Fell("APPLY-1", str(error))
         steps += sum(engine.actions for engine in engines)
         if fell is not None:
-            return Kill(fell.property_id, fell.what, steps, examples, process_time() - begun)
+            return Kill(
+                fell.property_id, fell.what[:LONGEST], steps, examples, process_time() - begun
+            )
         if wanderer is not None:
             guide.learn(wanderer.walk)
         number += 1
@@ -214,7 +223,8 @@ def try_entry(entry: Entry, plan: Plan) -> tuple[Row, Parted | None]:
     near = near or masked
     row = Row(
         entry.id,
-        key(entry),
+        change_of(entry),
+        strategies_of(hashes()),
         plan.seed,
         plan.actions,
         verdict,
@@ -255,32 +265,26 @@ def _survived(entry: Entry) -> tuple[str, str, Nearest | None]:
     return "indistinguishable", why, Nearest(None, states, 0, True)
 
 
-# --- keys, and JSON ------------------------------------------------------------------------------
+# --- what a row depends on -----------------------------------------------------------------------
 
 
-def strategies() -> dict[str, str]:
+def hashes() -> dict[str, str]:
     """The modules that decide what is tried: sha256 by file."""
     folder = Path(fuzz.__file__).parent
     return {file.name: _digest(file.read_bytes()) for file in sorted(folder.glob("*.py"))}
 
 
-def key(entry: Entry) -> str:
-    """What a row depends on besides seed and budget: the change, and the strategies."""
-    sources = [
-        inspect.getsource(getattr(entry.parts, part.name)) for part in fields(type(entry.parts))
-    ]
-    return _digest("".join([*sources, *strategies().values()]).encode())[:16]
+def strategies_of(files: Mapping[str, str]) -> str:
+    """A short digest of such hashes."""
+    told = "".join(f"{name} {digest}\n" for name, digest in sorted(files.items()))
+    return _digest(told.encode())[:16]
+
+
+def change_of(entry: Entry) -> str:
+    """A short digest of the classes of an entry."""
+    parts = [getattr(entry.parts, part.name) for part in fields(Parts)]
+    return _digest("".join(map(inspect.getsource, parts)).encode())[:16]
 
 
 def _digest(data: bytes) -> str:
     return sha256(data).hexdigest()
-
-
-def told(row: Row) -> dict[str, object]:
-    """A row as JSON."""
-    return asdict(row)
-
-
-def entry_of(name: str) -> Entry | None:
-    """The entry with this id, if there is one."""
-    return ENTRIES.get(name)
