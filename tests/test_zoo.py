@@ -64,14 +64,17 @@ def test_every_public_report_is_there_once_and_has_an_entry_or_a_reason() -> Non
 def test_an_entry_says_what_it_is() -> None:
     """Then each has one sentence as title, what users saw, a class, and what must fall."""
     for entry in ENTRIES.values():
-        assert entry.title.endswith(".") and entry.seen.endswith(".")
-        assert entry.root_cause and entry.needs
+        assert entry.title.endswith(".")
+        assert entry.seen.endswith(".")
+        assert entry.root_cause
+        assert entry.needs
         assert entry.expects == "APPLY-1" or entry.expects in PROPERTIES
 
 
 def test_no_two_entries_are_the_same_change() -> None:
     changed = [entry.parts for entry in ENTRIES.values()]
-    assert len(set(changed)) == len(changed) and Parts() not in changed
+    assert len(set(changed)) == len(changed)
+    assert Parts() not in changed
 
 
 @pytest.mark.parametrize(
@@ -133,10 +136,12 @@ def test_its_smallest_program_parts_an_entry_from_the_specification_and_nobody_e
         return
     trace = read_trace(TRACES / "zoo" / f"{name}.jsonl")
     report = replay_trace(trace)
-    assert report.agrees and report.reproduced
+    assert report.agrees
+    assert report.reproduced
     assert parted(subject_of(CLEAN), trace.machine, trace.actions) is None
     found = parted(subject_of(ENTRIES[name]), trace.machine, trace.actions)
-    assert found is not None and len(found.actions) == len(trace.actions) == row.program
+    assert found is not None
+    assert len(found.actions) == len(trace.actions) == row.program
 
 
 def test_there_is_no_program_without_an_entry() -> None:
@@ -151,7 +156,8 @@ def test_search_finds_the_shortest_program() -> None:
     entry = ENTRIES["hit-stays-free"]
     found = nearest(entry, around(trace.machine, trace.actions), edges=20_000)
     assert found.depth == rows_of(RESULTS)["hit-stays-free"].depth
-    assert found.depth is not None and found.depth <= len(trace.actions)
+    assert found.depth is not None
+    assert found.depth <= len(trace.actions)
 
 
 # --- runs ----------------------------------------------------------------------------------------
@@ -249,7 +255,8 @@ def test_the_command_tells_rows(
     assert told["rows"][0]["properties"]["by"] == "OWN-1"
     assert main(args) == Exit.HOLDS
     said = capsys.readouterr().out
-    assert "hit-stays-free" in said and "1 entries: 1 killed, 0 missed, 0 indistinguishable" in said
+    assert "hit-stays-free" in said
+    assert "1 entries: 1 killed, 0 missed, 0 indistinguishable" in said
 
 
 def test_the_command_lists_entries(capsys: pytest.CaptureFixture[str]) -> None:
