@@ -39,7 +39,8 @@ was tried by
 
 * **comparison**: a campaign of `servecheck fuzz` beside the specification, with states, plans and
   events compared. *Steps* and *runs* are those up to the first difference, before shrinking;
-* **properties**: walks on which the engine is alone, every property asked of what it does;
+* **properties**: walks on which the engine is alone, every property asked of what it does; where
+  another one fell first than was expected, both are told;
 * **recorded**: golden traces and recordings of a real scheduler, with the engine in the place of
   the specification;
 * **search**: in the world of the smallest program found (its sizes, its requests), every shorter
@@ -113,6 +114,12 @@ def _figures(
             f"half of the smallest programs have at most {small[len(small) // 2]} actions, "
             f"the longest {small[-1]}."
         )
+    expected = sum(
+        row.properties is not None and row.properties.by == ENTRIES[name].expects
+        for name, row in rows.items()
+    )
+    yield ""
+    yield f"The property that was expected was the first to fall of {expected} entries."
     yield ""
     yield (
         f"The first run used the strategies of {frozen['date']} (commit {frozen['commit'][:10]}), "
@@ -141,12 +148,20 @@ def _cells(row: Row) -> str:
         (
             "" if spec is None else f"`{_field(spec)}`",
             "" if spec is None else f"{spec.steps:,}, {spec.examples}",
-            "" if row.properties is None else row.properties.by,
+            _property(row),
             "" if row.golden is None else row.golden.by,
             "" if row.program is None else str(row.program),
             "" if row.depth is None else str(row.depth),
         )
     )
+
+
+def _property(row: Row) -> str:
+    """Which one fell first, and which one was to fall."""
+    if row.properties is None:
+        return ""
+    fell, expected = row.properties.by, ENTRIES[row.entry].expects
+    return fell if fell == expected else f"{fell} (of {expected})"
 
 
 def _field(kill: Kill) -> str:

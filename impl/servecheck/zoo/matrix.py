@@ -66,11 +66,11 @@ def matrix(
 
 
 def tried(name: str, plan: Plan) -> Row:
-    """An entry by its id; its smallest program is kept, if the plan says where."""
-    row, smallest = try_entry(ENTRIES[name], plan)
-    if smallest is not None and plan.keep is not None:
+    """An entry by its id; its shortest program is kept, if the plan says where."""
+    row, shortest = try_entry(ENTRIES[name], plan)
+    if shortest is not None and plan.keep is not None:
         path = plan.keep / f"{name}.jsonl"
-        record(path, smallest.machine, smallest.actions, Verdict("holds"), seed=plan.seed)
+        record(path, shortest.machine, shortest.actions, Verdict("holds"), seed=plan.seed)
     return row
 
 

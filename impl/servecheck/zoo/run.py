@@ -210,14 +210,16 @@ def by_properties(entry: Entry, plan: Plan) -> Kill | None:
 
 
 def try_entry(entry: Entry, plan: Plan) -> tuple[Row, Parted | None]:
-    """All checks on an entry; and the smallest program on which it differs."""
+    """All checks on an entry; and the shortest program on which it is known to differ."""
     fuzzed, alone = by_fuzzing(entry, plan), by_properties(entry, plan)
     golden = None if plan.traces is None else _by_golden(entry, plan.traces)
-    smallest, near = None, None
+    smallest, shortest, near = None, None, None
     if fuzzed is not None:
         smallest = shrunk_divergence(subject_of(entry), fuzzed[1], CANDIDATES)
         world = around(smallest.machine, smallest.actions)
         near = nearest(entry, world, depth=len(smallest.actions))
+        if near.program is not None:
+            shortest = parted(subject_of(entry), smallest.machine, near.program)
     killed = fuzzed is not None or alone is not None or golden is not None
     verdict, why, masked = ("killed", "", None) if killed else _survived(entry)
     near = near or masked
@@ -233,10 +235,10 @@ def try_entry(entry: Entry, plan: Plan) -> tuple[Row, Parted | None]:
         alone,
         golden,
         None if smallest is None else len(smallest.actions),
-        None if near is None else near.depth,
+        None if shortest is None else len(shortest.actions),
         0 if near is None else near.states,
     )
-    return row, smallest
+    return row, shortest or smallest
 
 
 def _by_golden(entry: Entry, folder: Path) -> Kill | None:

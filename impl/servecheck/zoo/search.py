@@ -36,12 +36,17 @@ EDGES = 4_000
 class Nearest:
     """What a search has found."""
 
-    depth: int | None
-    """Actions of the shortest program that differs; None: there is none, as far as was looked."""
+    program: tuple[Action, ...] | None
+    """The shortest one that differs; None: there is none, as far as was looked."""
     states: int
     edges: int
     whole: bool
-    """All states up to the depth were looked at."""
+    """All states were looked at that are no deeper than that, or than was asked for."""
+
+    @property
+    def depth(self) -> int | None:
+        """Actions of the shortest program."""
+        return None if self.program is None else len(self.program)
 
 
 def around(machine: Machine, actions: Sequence[Action]) -> Serving:
@@ -74,7 +79,7 @@ def nearest(entry: Entry, system: Serving, edges: int = EDGES, depth: int = 1_00
     seen = {system.canonical(system.initial())}
     level: list[tuple[State, tuple[Action, ...]]] = [(system.initial(), ())]
     tried = 0
-    for length in range(1, depth + 1):
+    for _ in range(depth):
         behind: list[tuple[State, tuple[Action, ...]]] = []
         for state, way in level:
             for action in system.enabled(state):
@@ -84,7 +89,7 @@ def nearest(entry: Entry, system: Serving, edges: int = EDGES, depth: int = 1_00
                 moved = system.apply(state, action)
                 step = Step(system.machine, state, action, moved.state, moved.events)
                 if differs(entry, way, step):
-                    return Nearest(length, len(seen), tried, True)
+                    return Nearest((*way, action), len(seen), tried, True)
                 key = system.canonical(moved.state)
                 if key not in seen:
                     seen.add(key)
