@@ -44,7 +44,7 @@ was tried by
 * **recorded**: golden traces and recordings of a real scheduler, with the engine in the place of
   the specification;
 * **search**: in the world of the smallest program found (its sizes, its requests), every shorter
-  program, up to {edges:,} actions.
+  program, up to {edges:,} actions. Where comparison found none, the program was written by hand.
 
 A second of a budget is 1,000 actions, so all but CPU seconds is a function of the seed.
 

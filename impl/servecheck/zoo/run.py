@@ -33,6 +33,7 @@ from servecheck.fuzz.wander import Wanderer
 from servecheck.lockstep.follow import Diverged, Divergence
 from servecheck.lockstep.subject import Beside, Parted, Subject, parted
 from servecheck.lockstep.twice import twice
+from servecheck.trace.read import read_trace
 from servecheck.zoo.asked import Alone, EngineFell, Fell
 from servecheck.zoo.entry import Entry, Parts
 from servecheck.zoo.golden import NotAgain, not_again
@@ -105,7 +106,7 @@ class Row:
     properties: Kill | None
     golden: Kill | None
     program: int | None
-    """Actions of the smallest program found."""
+    """Actions of the smallest program found; written by hand if comparison found none."""
     depth: int | None
     """Actions of the shortest program in its world, if the search came to it."""
     states: int
@@ -214,14 +215,15 @@ def try_entry(entry: Entry, plan: Plan) -> tuple[Row, Parted | None]:
     fuzzed, alone = by_fuzzing(entry, plan), by_properties(entry, plan)
     golden = None if plan.traces is None else _by_golden(entry, plan.traces)
     smallest, shortest, near = None, None, None
-    if fuzzed is not None:
-        smallest = shrunk_divergence(subject_of(entry), fuzzed[1], CANDIDATES)
+    found = _by_hand(entry, plan.traces) if fuzzed is None else fuzzed[1]
+    if found is not None:
+        smallest = shrunk_divergence(subject_of(entry), found, CANDIDATES)
         world = around(smallest.machine, smallest.actions)
         near = nearest(entry, world, depth=len(smallest.actions))
         if near.program is not None:
             shortest = parted(subject_of(entry), smallest.machine, near.program)
     killed = fuzzed is not None or alone is not None or golden is not None
-    verdict, why, masked = ("killed", "", None) if killed else _survived(entry)
+    verdict, why, masked = ("killed", "", None) if killed else _survived(entry, smallest)
     near = near or masked
     row = Row(
         entry.id,
@@ -250,8 +252,19 @@ def _by_golden(entry: Entry, folder: Path) -> Kill | None:
     return Kill(found.name, what, found.at + 1, 1, process_time() - begun)
 
 
-def _survived(entry: Entry) -> tuple[str, str, Nearest | None]:
-    """What nobody has found: missed, or, where it is said to be masked, searched for."""
+def _by_hand(entry: Entry, folder: Path | None) -> Parted | None:
+    """A program on which an entry differs that no campaign came to, if somebody wrote one."""
+    file = None if folder is None else folder / "zoo" / f"{entry.id}.jsonl"
+    if file is None or not file.is_file():
+        return None
+    trace = read_trace(file)
+    return parted(subject_of(entry), trace.machine, trace.actions)
+
+
+def _survived(entry: Entry, known: Parted | None) -> tuple[str, str, Nearest | None]:
+    """What no check has found: missed, or, where it is said to be masked, searched for."""
+    if known is not None:
+        return "missed", f"no check came to a program of {len(known.actions)} actions", None
     if not entry.masked:
         return "missed", "no check found it within its budget", None
     states = 0

@@ -8,6 +8,7 @@ from servecheck.engines.fast.engine import FastEngine
 from servecheck.engines.fast.passes import Pass
 from servecheck.engines.fast.plan import FastPlan, FastRequest
 from servecheck.zoo.entry import fault
+from servespec import policy as choose
 from servespec.actions import Submit
 from servespec.config import Config
 from servespec.events import Reason
@@ -141,7 +142,7 @@ class PassedOverReversed(Pass):
 
     def admit_all(self) -> None:
         super().admit_all()
-        if self.e.machine.policy.head_of_line.value == "skip":
+        if choose.passes_over(self.e.policy):
             self.e.waiting.reverse()
 
 
