@@ -2,29 +2,38 @@
 
 Three drivers go through the same world (vLLM's policy, by priority, 5 blocks of 2 tokens), with the
 fast engine in lockstep and no property asked: a plain RuleBasedStateMachine as one writes it with
-Hypothesis alone, our machine under Hypothesis, and our walks. Counted per CPU second: effective
-steps, which changed the state, and distinct canonical states (`servecheck.canonical`).
+Hypothesis alone (an action a rule, with preconditions), our machine under Hypothesis, and our
+walks. Each gets as many runs of as many moves. Counted per CPU second: effective steps, which
+changed the state, and distinct states, by their canonical key (`servecheck.explore.codec`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from time import process_time
 
 import pytest
 from attrs import define, field
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from benchmarks.test_speed import Benchmark
-from servecheck.canonical import canonical
 from servecheck.engines.fast.adapters import FastLoop
+from servecheck.explore.codec import Codec, Names
 from servecheck.fuzz.guide import Guide
 from servecheck.fuzz.machine import machine_class
+from servecheck.fuzz.moves import NAMESPACES
 from servecheck.fuzz.wander import Wanderer
 from servecheck.lockstep.follow import Follower, follower
 from servespec.actions import Abort, Action, Complete, Output, ResetCache, Schedule, Submit
+from servespec.chain import PUBLIC
 from servespec.config import Config
 from servespec.machine import Machine
 from servespec.plan import State
@@ -32,6 +41,7 @@ from servespec.policy import VLLM_0_33, prioritised
 from servespec.properties import Step, step_of
 
 CONFIG, POLICY = Config(6, 2, 10, 4, 3), prioritised(VLLM_0_33)
+KEYS = Codec(CONFIG, POLICY, Names((PUBLIC, *NAMESPACES), ids=()))
 RUNS, MOVES = 40, 40
 SEARCH = settings(
     max_examples=RUNS,
@@ -48,14 +58,15 @@ class Reached:
     """What a driver did. Looking is not counted: its CPU seconds are taken out."""
 
     effective: int = 0
-    states: set[Hashable] = field(factory=set)
+    states: set[bytes] = field(factory=set)
     looking: float = 0.0
+    """CPU seconds."""
 
     def see(self, before: State, after: State) -> None:
         begun = process_time()
         if after != before:
             self.effective += 1
-            self.states.add(canonical(after))
+            self.states.add(KEYS.key(after))
         self.looking += process_time() - begun
 
 
@@ -81,7 +92,7 @@ def beside(reached: Reached) -> Callable[[Machine], Watched]:
 
 
 def bare(reached: Reached) -> None:
-    """A plain machine: payloads by strategies, guards inside the rules."""
+    """A plain machine: payloads by strategies, guards by preconditions."""
     tokens = st.lists(st.integers(0, 1), min_size=1, max_size=8).map(tuple)
 
     class Plain(RuleBasedStateMachine):
@@ -98,32 +109,32 @@ def bare(reached: Reached) -> None:
             self.state = moved.state
             self.beside.follow(step_of(self.machine, before, action, moved))
 
+        @precondition(lambda self: len(self.state.live) < 6)
         @rule(prompt=tokens, wanted=st.integers(1, 8), priority=st.integers(0, 2))
         def submit(self, prompt: tuple[int, ...], wanted: int, priority: int) -> None:
-            if len(self.state.live) < 6:
-                self.do(Submit(f"r{self.count}", prompt, wanted, priority=priority))
-                self.count += 1
+            self.do(Submit(f"r{self.count}", prompt, wanted, priority=priority))
+            self.count += 1
 
+        @precondition(lambda self: not self.state.in_flight)
         @rule()
         def schedule(self) -> None:
-            if not self.state.in_flight:
-                self.do(Schedule())
+            self.do(Schedule())
 
+        @precondition(lambda self: self.state.in_flight)
         @rule(data=st.data())
         def complete(self, data: st.DataObject) -> None:
-            if self.state.in_flight:
-                entries = self.state.in_flight[0].entries
-                said = tuple(
-                    Output(e.id, (data.draw(st.integers(0, 1)),))
-                    for e in entries
-                    if e.yields and not e.cancelled
-                )
-                self.do(Complete(said))
+            entries = self.state.in_flight[0].entries
+            said = tuple(
+                Output(e.id, (data.draw(st.integers(0, 1)),))
+                for e in entries
+                if e.yields and not e.cancelled
+            )
+            self.do(Complete(said))
 
+        @precondition(lambda self: self.state.live)
         @rule(at=st.integers(0, 5))
         def abort(self, at: int) -> None:
-            if at < len(self.state.live):
-                self.do(Abort(self.state.live[at].id))
+            self.do(Abort(self.state.live[at % len(self.state.live)].id))
 
         @rule(preempts=st.booleans())
         def reset(self, preempts: bool) -> None:

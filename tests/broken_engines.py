@@ -271,7 +271,8 @@ class Mortal(FastLoop):
 
 
 class Picky(FastLoop):
-    """It is one profile, with one switch, and does not speculate."""
+    """It is one profile, with one switch, and does not speculate; two of its sizes may be any, but
+    not the same."""
 
     capabilities = Capabilities("picky", "1.2.3", Level.STATE, frozenset({Verb.DRAFTS}))
 
@@ -280,6 +281,8 @@ class Picky(FastLoop):
             raise Unsupported("policy: this is VLLM_0_33, with or without chunks")
         if config.num_blocks > 8:
             raise Unsupported(f"num_blocks: at most 8, and this is {config.num_blocks}")
+        if config.max_num_batched_tokens == config.max_num_seqs:
+            raise Unsupported("max_num_batched_tokens: more or less than max_num_seqs")
         super().__init__(config, policy)
 
 

@@ -246,7 +246,7 @@ class NotThirteen:
 
 def test_a_fall_is_reached_on_a_shortest_way() -> None:
     """1, 2, 3, 6, 12, 13: no five steps lead there."""
-    found = search(Counter(), NotThirteen(), stop_at_fall=True)
+    found = search(Counter(), NotThirteen(), stops=lambda name: name == "thirteen")
     assert found.ended is Ended.FELL
     (fallen,) = found.falls
     assert fallen.what == "13 is unlucky"

@@ -108,8 +108,10 @@ def test_the_walks_go_by_every_short_cut(monkeypatch: pytest.MonkeyPatch) -> Non
     counted(trie, "_leave", lambda *_: ["copy"])
     counted(log, "events", stretched)
     counted(FastPlan, "leave", lambda plan, request, _: ["left"] * (None in plan.details))
+    roomy = Config(64, 8, 64, 64, 6)
     for seed in range(30):
         Wanderer(seed, (), following=Refinement).go(60)
+        Wanderer(seed, (), roomy, VLLM_0_33, Refinement).go(40)
     for mark in ("decode", "appended", "grown", "gone on", "split", "copy", "stretch", "left"):
         assert marks[mark] > 3, marks
 

@@ -245,15 +245,19 @@ def extend_and_forget(pool: Pool, number: int) -> Moved:
 
 FAULTS = {
     "release": (release_head_first, {"LRU-3"}, 3),
-    "acquire": (acquire_and_stay, {"OWN-1"}, 6),
+    # What is taken out of the queue in the same pass is in two tables, and no longer in the queue.
+    "acquire": (acquire_and_stay, {"OWN-1", "CON-1"}, 6),
     "extend": (extend_and_forget, {"IDX-1"}, 6),
 }
+"""By verb: the fault, the properties that it breaks first, the actions that are enough."""
 
 
 @pytest.mark.parametrize("verb", FAULTS)
-def test_hypothesis_finds_a_fault_and_shrinks_it(
+def test_hypothesis_finds_a_fault_and_it_is_made_small(
     verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Hypothesis shrinks its own choices, which are moves of several actions; what is left is
+    shrunk action by action, as a campaign does."""
     fault, properties, most = FAULTS[verb]
     monkeypatch.setattr(blocks, verb, fault)
     quick = settings(
@@ -267,8 +271,9 @@ def test_hypothesis_finds_a_fault_and_shrinks_it(
     )
     with pytest.raises(PropertyFell) as caught:
         run_state_machine_as_test(seed(1)(machine_class()), settings=quick)
-    fall = caught.value
-    print(fall)
+    fall = shrunk(caught.value)
+    print(caught.value, fall, sep="\n")
+    assert fall.property_id == caught.value.property_id
     assert fall.property_id in properties
     assert len(fall.actions) <= most
 
@@ -281,13 +286,11 @@ def test_a_walk_that_falls_is_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
             Wanderer(number, (PROPERTIES["LRU-3"],)).go(40)
         except PropertyFell as fall:
             found.append(fall)
+    assert max(len(fall.actions) for fall in found) > 10
     small = [shrunk(fall) for fall in found]
-    print(small[0])
-    assert all(
-        len(less.actions) < len(fall.actions) for less, fall in zip(small, found, strict=True)
-    )
-    assert min(len(fall.actions) for fall in small) == 3
-    assert max(len(fall.actions) for fall in small) < 10
+    print(*small, sep="\n")
+    # A request comes, is served, and its blocks are let go the wrong way round.
+    assert {len(fall.actions) for fall in small} == {3}
     assert {fall.property_id for fall in small} == {"LRU-3"}
 
 
@@ -337,10 +340,13 @@ def test_a_campaign_in_which_nothing_ran_is_undetermined() -> None:
 
 
 def test_a_campaign_keeps_to_a_profile() -> None:
-    found = campaign(seconds=10, clock=ticking(), profile="STATIC")
-    assert Mark.SKIPPED_PREEMPTION in found.excluded + found.missed
+    """Under STATIC nobody is admitted while a batch runs, and a block can be found only after the
+    step that wrote it: a hit in the same pass is excluded, however long the search goes on."""
+    found = campaign(seconds=30, clock=ticking(), profile="STATIC")
+    assert found.marks[Mark.SKIPPED_BATCH]
     assert not found.marks[Mark.HIT_SAME_PASS]
     assert Mark.HIT_SAME_PASS in found.excluded
+    assert {*found.marks, *found.missed, *found.excluded} == set(Mark)
 
 
 def test_an_unknown_profile_is_refused() -> None:

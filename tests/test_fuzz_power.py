@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from servecheck.canonical import canonical
 from servecheck.cli import main
 from servecheck.cli.terminal import Exit
 from servecheck.engines.fast.adapters import FastLoop
 from servecheck.fuzz.draw import Seeded
 from servecheck.fuzz.guide import Guide
-from servecheck.fuzz.shrink import shrunk_divergence
+from servecheck.fuzz.shrink import kind, shrunk_divergence
 from servecheck.fuzz.sizes import fixed_sizes
 from servecheck.fuzz.tell import PropertyFell
 from servecheck.fuzz.wander import Wanderer
@@ -23,11 +22,8 @@ from servecheck.lockstep.subject import Parted, Subject, parted
 from servecheck.lockstep.twice import twice
 from servecheck.marks import Mark
 from servecheck.trace.write import record
-from servespec.actions import Complete, Output, Schedule, Submit
-from servespec.config import Config
 from servespec.errors import ConfigError
 from servespec.machine import Machine
-from servespec.policy import VLLM_0_33
 from tests import broken_engines as broken
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -67,8 +63,11 @@ def test_a_fault_is_found_from_a_seed_made_small_replayed_and_drawn(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT))
     subject = Subject.of(fault)
-    smallest = shrunk_divergence(subject, first_divergence(fault))
+    found = first_divergence(fault)
+    smallest = shrunk_divergence(subject, found)
     assert len(smallest.actions) <= 10
+    what_differed = {kind(difference) for difference in found.divergence.differences}
+    assert kind(smallest.divergence.differences[0]) in what_differed
     assert twice(subject, smallest.machine, smallest.actions).confirms(smallest.divergence)
     record(tmp_path / "fault.jsonl", smallest.machine, smallest.actions, None)
     engine = f"tests.broken_engines:{fault.__name__}"
@@ -141,23 +140,3 @@ def test_an_engine_of_one_block_size_and_big_limits_is_fuzzed() -> None:
     assert {config.block_size for config in drawn} == {16}
     walk = Wanderer(0, (), following=Subject.of(broken.Sixteen), draw=draw).go(40)
     assert len(walk.actions) > 20
-
-
-# --- canonical states -----------------------------------------------------------------------
-
-
-def test_states_that_differ_in_names_alone_have_one_canonical_form() -> None:
-    """Given two machines that serve the same under other ids, one of which served somebody before;
-    then their states have one form, and another text has another."""
-    machine = Machine(Config(5, 2, 8, 16, 4), VLLM_0_33)
-
-    def served(name: str, token: int, before: bool) -> object:
-        state = machine.initial()
-        first = (Submit("x", (1,), 1), Schedule(), Complete((Output("x", (1,)),)))
-        then = (Submit(name, (token, 0, 0), 2), Schedule())
-        for action in (*first, *then) if before else then:
-            state = machine.apply(state, action).state
-        return canonical(state)
-
-    assert served("a", 0, before=False) == served("b", 0, before=True)
-    assert served("a", 0, before=False) != served("a", 1, before=False)

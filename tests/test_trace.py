@@ -1,5 +1,5 @@
 """Stories about traces: what is written can be read, what is edited is noticed, what is long is
-made short, and the falls that the project knows of go on falling."""
+made short."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ import pytest
 from attrs import evolve
 
 from servecheck.recording.digest import content_name, hex_hash
-from servecheck.trace.find import TARGETS, Target, find, smallest
-from servecheck.trace.lasso import WATCHED
+from servecheck.trace.find import find
+from servecheck.trace.machines import shrink_world
 from servecheck.trace.model import (
     TracedEvent,
     TraceError,
@@ -29,16 +29,15 @@ from servecheck.trace.model import (
 from servecheck.trace.observe import observe
 from servecheck.trace.read import read_trace
 from servecheck.trace.replay import replay_trace
-from servecheck.trace.shrink import falls, mend, shrink, shrink_world
+from servecheck.trace.shrink import falls, mend, shrink
 from servecheck.trace.simpler import size_of
 from servecheck.trace.write import TraceWriter, keep, packages, record
 from servespec.actions import Abort, Action, Complete, Discard, Output, ResetCache, Schedule, Submit
 from servespec.chain import PUBLIC, Namespace, chain
 from servespec.config import Config
 from servespec.events import Reason
-from servespec.machine import Machine, fits_alone
-from servespec.policy import MINIATURE, PROFILES, STATIC, VLLM_0_33, Publish, StepMix, prioritised
-from servespec.properties import Falls
+from servespec.machine import Machine
+from servespec.policy import MINIATURE, PROFILES, VLLM_0_33, Publish, StepMix, prioritised
 
 FALLS = Path(__file__).resolve().parents[1] / "traces" / "falls"
 
@@ -759,83 +758,6 @@ def test_the_machine_is_shrunk_too() -> None:
     )
 
 
-# --- The falls that must go on --------------------------------------------------------------------
-
-KNOWN = [(name, fall) for name, asked in WATCHED.items() for fall in asked.falls]
-
-
-def test_there_is_one_trace_for_each_known_fall() -> None:
-    named = [fall.trace for _, fall in KNOWN]
-    assert len(set(named)) == len(named)
-    assert {path.name for path in FALLS.glob("*.jsonl")} == set(named)
-    assert {f"{target.name}.jsonl" for target in TARGETS} == set(named)
-    readme = (FALLS / "README.md").read_text()
-    for trace in named:
-        actions = len(read_trace(FALLS / trace).lines)
-        row = next(r for r in readme.splitlines() if r.startswith(f"| `{Path(trace).stem}` |"))
-        assert row.endswith(f" {actions} |")
-
-
-@pytest.mark.parametrize(("name", "fall"), KNOWN, ids=[fall.trace for _, fall in KNOWN])
-def test_a_known_fall_goes_on(name: str, fall: Falls) -> None:
-    trace = read_trace(FALLS / fall.trace)
-    machine, last = trace.machine, len(trace.lines) - 1
-    assert fall.under(machine.config, machine.policy)
-    report = replay_trace(trace)
-    assert report.differences == ()
-    assert report.recorded is not None
-    assert (report.recorded.verdict, report.recorded.property) == ("falls", name)
-    assert report.reproduced
-    mine = [fell for fell in report.fallen if fell.fallen.property.id == name]
-    assert [fell.n for fell in mine] == [last]
-    assert mine[0].fallen.what == report.recorded.what
-    assert all(fell.fallen.known for fell in report.fallen)
-    assert last < 12
-
-
-def test_the_content_that_is_read_was_never_written() -> None:
-    """CON-1: the third token of r0 is computed, says the machine, in a block that is empty."""
-    machine, state = CON_1.machine, CON_1.machine.initial()
-    for action in CON_1.actions:
-        state = machine.apply(state, action).state
-    (r0,) = state.running
-    assert (r0.id, r0.computed, r0.table) == ("r0", 4, (1, 2, 4, 5))
-    assert state.pool.blocks[4].content == ()
-    assert state.in_flight[0].entries[0].start == 3
-
-
-@pytest.mark.parametrize("name", ["LIV-1", "LIV-1-no-victim"])
-def test_the_loop_goes_round_for_ever(name: str) -> None:
-    """The last two actions lead back to where they began, and the outcome could be no other."""
-    trace = read_trace(FALLS / f"{name}.jsonl")
-    machine, state = trace.machine, trace.machine.initial()
-    assert trace.actions[-2:] == (Schedule(), Complete())
-    for action in trace.actions[:-2]:
-        state = machine.apply(state, action).state
-    starved = [r for r in state.live if fits_alone(machine, Submit(r.id, r.prompt, r.max_tokens))]
-    assert starved
-    for _ in range(100):
-        planned = machine.apply(state, Schedule()).state
-        assert list(machine.completions(planned.in_flight[0], (0, 1))) == [Complete()]
-        assert machine.apply(planned, Complete()).state == state
-
-
-def test_the_starved_request_waits_behind_one_that_no_pool_can_help() -> None:
-    """LIV-1 under VLLM_0_33, in a pool that has room for the longest text."""
-    trace = read_trace(FALLS / "LIV-1.jsonl")
-    machine, config = trace.machine, trace.machine.config
-    first, second = (action for action in trace.actions if isinstance(action, Submit))
-    assert len(first.prompt) == config.max_model_len > config.max_num_batched_tokens
-    assert config.blocks_for(config.max_model_len) <= config.num_blocks - 1
-    assert fits_alone(machine, second)
-
-
-def test_no_lasso_where_everybody_fits() -> None:
-    """A loop with nothing to do goes round, and starves nobody."""
-    machine = Machine(Config(4, 2, 4, 4, 2), STATIC)
-    assert not falls(machine, "LIV-1")((Schedule(), Complete()))
-
-
 # --- Found ----------------------------------------------------------------------------------------
 
 
@@ -843,7 +765,10 @@ def test_a_search_is_a_function_of_its_seed() -> None:
     machine = Machine(Config(6, 2, 12, 8, 3), MINIATURE)
     found = find("EVI-1", machine, 1)
     program = """
-from servecheck.trace.find import *
+from servecheck.trace.find import find
+from servespec.config import Config
+from servespec.machine import Machine
+from servespec.policy import MINIATURE
 print(repr(find("EVI-1", Machine(Config(6, 2, 12, 8, 3), MINIATURE), 1)))
 """
     root = FALLS.parents[1]
@@ -856,12 +781,5 @@ print(repr(find("EVI-1", Machine(Config(6, 2, 12, 8, 3), MINIATURE), 1)))
     assert find("EVI-1", machine, 2) != found
 
 
-def test_a_committed_trace_can_be_found_again() -> None:
-    (target,) = (target for target in TARGETS if target.name == "EVI-1")
-    trace = read_trace(FALLS / "EVI-1.jsonl")
-    assert smallest(target) == (trace.machine, trace.actions)
-
-
 def test_what_does_not_fall_is_not_found() -> None:
     assert find("OWN-1", TINY, 0, runs=3) is None
-    assert smallest(Target("OWN-1", "OWN-1", TINY.config, TINY.policy), seeds=()) is None

@@ -39,6 +39,7 @@ READING_ORDER = (
     "moves",
     "scheduler",
     "machine",
+    "open",
 )
 """Modules of the specification, each built on those before it."""
 
@@ -90,7 +91,7 @@ Type-check it, or your own code against it, with `mypy --strict -p servespec`.
 A real engine may break a property. Then that is knowledge: each condition below has a committed
 trace in `traces/falls/` that must go on falling. What is told under *why* must have happened in the
 run: until then a fall is none that is known. (LIV-1, that a request which fits alone is
-served, is about endless runs and so in no table here; `traces/falls/` has two loops on which it
+served, is about endless runs and so in no table here; `traces/falls/` has the loops on which it
 falls.)
 
 | property | when | why | trace |

@@ -22,6 +22,7 @@ COMMANDS = (
     "replay",
     "miniature",
     "fuzz",
+    "check",
     "render",
     "shrink",
     "init",

@@ -198,15 +198,19 @@ def settled(run: Callable[[], int]) -> int:
 def explanation(error: Exception) -> str | None:
     """What to tell of an error that somebody else can mend; None for a fault of servecheck."""
     from servecheck.engines.protocol import EngineError
+    from servecheck.explore.errors import ScopeError
     from servecheck.lockstep.register import RegisterError
     from servecheck.recording import RecordingError
     from servecheck.trace.model import TraceError
+    from servecheck.view.errors import ViewError
     from servespec.errors import SpecError
 
     match error:
         case BadInput() | SpecError():
             return str(error)
         case RecordingError() | EngineError() | TraceError() | RegisterError():
+            return escaped(str(error))
+        case ScopeError() | ViewError():
             return escaped(str(error))
         case OutputError():
             return f"standard output cannot be written: {error}"

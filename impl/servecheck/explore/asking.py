@@ -65,6 +65,8 @@ class Asking:
     properties: tuple[Property, ...] = tuple(PROPERTIES.values())
     marks: bool = False
     """Count the situations that are reached, too."""
+    raw: bool = False
+    """Without symmetry: each node is its own key."""
     _causes: tuple[Cause, ...] = field(init=False, eq=False, repr=False)
     _of: dict[Kind, tuple[tuple[Property, Monitor], ...]] = field(init=False, eq=False, repr=False)
 
@@ -107,13 +109,17 @@ class Asking:
         after_ = Node(moved.state, tuple(goes_on), awaited)
         return NodeMoved(after_, step, Seen(tuple(falls), tuple(counts)))
 
-    def canonical(self, node: Node) -> Key:
+    def canonical(self, node: Node) -> Key | Node:
+        if self.raw:
+            return node
         if not node.memory:
             return self.base.canonical(node.state), (), node.awaited
         key, names = self.base.named(node.state)
         return key, tuple(monitor.renamed(names) for monitor in node.memory), node.awaited
 
-    def restore(self, key: Key) -> Node:
+    def restore(self, key: Key | Node) -> Node:
+        if isinstance(key, Node):
+            return key
         return Node(self.base.restore(key[0]), key[1], key[2])
 
     # --- the eye ---

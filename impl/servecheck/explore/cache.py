@@ -33,7 +33,7 @@ from servespec.cache import (
 from servespec.chain import Chain, Tokens
 from servespec.config import blocks_for
 from servespec.policy import copy_found, goes_to_head, hit_limit, release_walk
-from servespec.pool import Blocks, Index, Pool
+from servespec.pool import Block, Blocks, Index, Pool
 
 
 class Symmetry(Enum):
@@ -177,6 +177,19 @@ class EncodedCache:
             for slot in state.slots
         )
         return slots, state.pool.free, names, tuple(sorted(several))
+
+    def decode(self, code: Code) -> Cache:
+        """The cache that is encoded so."""
+        slots, queue, names, order = code
+        keys = {number: key for key, number in self._names.items()}
+        held = [block for _, table in slots for block in table]
+        blocks = tuple(Block(held.count(b), keys.get(name)) for b, name in enumerate(names))
+        copies: dict[Chain, Blocks] = {keys[name]: (b,) for b, name in enumerate(names) if name}
+        copies.update((keys[name], several) for name, several in order)
+        spelled = tuple(
+            IDLE if slot == FREE else Slot(self.texts[slot[0]], slot[1]) for slot in slots
+        )
+        return Cache(Pool(blocks, queue, Index(copies)), spelled)
 
     def action(self, code: int) -> CacheAction:
         """What an encoded action stands for."""

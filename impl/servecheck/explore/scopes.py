@@ -26,15 +26,23 @@ from servespec.config import Config
 from servespec.machine import Machine
 from servespec.policy import (
     MINIATURE,
+    PROFILES,
     RESERVED,
     STATIC,
     VLLM_0_33,
+    Admission,
+    AfterPreemption,
+    FreeWalk,
     HeadOfLine,
     HitCap,
     Lookup,
     Policy,
     Publish,
+    Readmission,
+    Release,
+    Sharing,
     StepMix,
+    Victim,
     prioritised,
 )
 
@@ -110,7 +118,8 @@ def kind(prompt: str, max_tokens: int, namespace: Namespace = PUBLIC, priority: 
     return Submit("", spelled, max_tokens, namespace, priority)
 
 
-ALICE, BOB = Namespace(None, "alice"), Namespace(None, "bob")
+ALICE, BOB = Namespace("a", "bc"), Namespace("ab", "c")
+"""They spell the same."""
 SIZES = Config(
     num_blocks=4, block_size=2, max_model_len=6, max_num_batched_tokens=3, max_num_seqs=2
 )
@@ -132,6 +141,13 @@ class Axis:
     resets: tuple[bool, ...] = ()
     aborts: bool = True
     """In the tiny size; larger ones always have them."""
+    nobody: bool = False
+    """Somebody who is not there may be aborted, too."""
+    live: int = 2
+    seats: int | None = None
+    """If fewer may run than live."""
+    heavy: bool = False
+    """Too many states for a group of tiny scopes: only by its full name, or larger."""
 
 
 AXES = {
@@ -157,13 +173,14 @@ AXES = {
     "drafts": Axis(
         "one draft a step, right and wrong",
         VLLM_0_33,
-        (kind("00", 3), kind("0000", 1)),
+        (kind("00", 3),),
         evolve(
             SIZES,
             max_num_batched_tokens=4,
             long_prefill_token_threshold=2,
             num_speculative_tokens=1,
         ),
+        more=(kind("0000", 1),),
         tokens=(0, 1),
     ),
     "priority": Axis(
@@ -191,6 +208,119 @@ AXES = {
     "miniature": Axis("the article's loop", MINIATURE, (kind("01", 2), kind("010", 2)), NO_CHUNKS),
     "static": Axis("static batches", STATIC, (kind("01", 2), kind("010", 2)), NO_CHUNKS),
     "reserved": Axis("reserved memory", RESERVED, (kind("01", 2), kind("010", 2)), NO_CHUNKS),
+    "full-prompt": Axis(
+        "a prompt that fills the model, which is queued and can never be served",
+        VLLM_0_33,
+        (kind("00", 1), kind("0", 1)),
+        Config(2, 2, 2, 1, 1),
+    ),
+    "small-pool": Axis(
+        "a request that needs more blocks than there are, which is queued all the same",
+        VLLM_0_33,
+        (kind("00", 1), kind("0", 1)),
+        Config(2, 1, 3, 1, 1),
+    ),
+    "no-victim": Axis(
+        "nobody is preempted, so whoever finds no room waits in its place",
+        evolve(VLLM_0_33, victim=Victim.NONE),
+        (kind("0100", 2), kind("00000000", 1)),
+        Config(7, 2, 9, 6, 3),
+        aborts=False,
+    ),
+    "given-back": Axis(
+        "victims by priority, and admissions with the tokens that they give back",
+        evolve(
+            prioritised(VLLM_0_33),
+            admission=Admission.STEP,
+            after_preemption=AfterPreemption.GO_ON,
+        ),
+        (kind("01000000", 2, priority=1), kind("000000", 1), kind("000", 2)),
+        Config(7, 2, 10, 3, 3),
+        aborts=False,
+        heavy=True,
+    ),
+    "passed-over": Axis(
+        "a head of the queue that finds no room is passed over",
+        evolve(VLLM_0_33, head_of_line=HeadOfLine.SKIP),
+        (kind("00", 1), kind("0", 2)),
+        Config(4, 1, 4, 2, 3),
+        aborts=False,
+    ),
+    "together": Axis(
+        "two arrive together, so none is worse, and both prompts are cut into chunks",
+        evolve(prioritised(VLLM_0_33), admission=Admission.STEP, sharing=Sharing.OFF),
+        (kind("0000", 1), evolve(kind("0000", 1), with_last=True)),
+        Config(5, 1, 6, 2, 2, long_prefill_token_threshold=1),
+    ),
+    "draft-budget": Axis(
+        "the drafts of those in front use up the budget of those behind",
+        VLLM_0_33,
+        (kind("0", 2), kind("0000", 1)),
+        Config(6, 2, 5, 4, 3, long_prefill_token_threshold=2, num_speculative_tokens=1),
+        aborts=False,
+    ),
+    "deadlock": Axis(
+        "nobody is preempted, and two want the block that the other one holds",
+        evolve(MINIATURE, victim=Victim.NONE),
+        (kind("0", 2), kind("1", 2)),
+        Config(2, 1, 3, 2, 2),
+    ),
+    "uncut": Axis(
+        "prompts are not cut into chunks, and some are longer than a pass",
+        evolve(VLLM_0_33, chunked_prefill=False),
+        (kind("00", 1), kind("0", 1)),
+        Config(3, 1, 3, 1, 1),
+    ),
+    "edges": Axis(
+        "one seat, stop tokens among drafts, a prompt that is too long, aborts of nobody",
+        VLLM_0_33,
+        (evolve(kind("0", 2), stop=(1,)), kind("0000000", 1)),
+        evolve(SIZES, num_speculative_tokens=1),
+        tokens=(0, 1),
+        nobody=True,
+        seats=1,
+    ),
+    "refused": Axis(
+        "a request that can never fit is turned away",
+        MINIATURE,
+        (kind("00", 2), kind("00000", 4)),
+        Config(3, 2, 10, 10, 2),
+    ),
+    "to-the-tail": Axis(
+        "whoever is preempted waits behind the others",
+        evolve(VLLM_0_33, readmission=Readmission.TAIL, admission=Admission.STEP),
+        (kind("0", 2), kind("00", 2)),
+        Config(4, 1, 4, 4, 3),
+        aborts=False,
+        live=3,
+    ),
+    "last-of-priority": Axis(
+        "the queue is ordered by priority, victims are the last admitted",
+        evolve(prioritised(VLLM_0_33), victim=Victim.LAST_ADMITTED, admission=Admission.STEP),
+        (kind("0", 3, PUBLIC, 0), kind("0", 3, PUBLIC, 1)),
+        Config(4, 1, 4, 3, 3),
+        aborts=False,
+    ),
+    "deferred": Axis(
+        "tables are held until the step in flight is done, freed from their first block, and some "
+        "blocks stay free",
+        evolve(AFTER_STEP, release=Release.DEFERRED, free_walk=FreeWalk.HEAD_FIRST),
+        (kind("0", 1), kind("01", 2), kind("0101", 1)),
+        evolve(SIZES, max_num_batched_tokens=4, watermark=0.25),
+    ),
+    "two-drafts": Axis(
+        "two drafts a step, of which one may be right, and slots taken ahead of them",
+        VLLM_0_33,
+        (kind("0", 3),),
+        evolve(SIZES, num_speculative_tokens=2, num_lookahead_tokens=2),
+    ),
+    "two-tenants": Axis(
+        "three run, and the tokens that a victim gives back admit somebody of another namespace",
+        evolve(prioritised(VLLM_0_33), after_preemption=AfterPreemption.GO_ON),
+        (kind("0", 3, ALICE, 0), kind("0", 3, BOB, 1)),
+        Config(5, 1, 4, 2, 3),
+        aborts=False,
+    ),
 }
 
 
@@ -221,13 +351,16 @@ def serving(preset: str, axis: str) -> ServingScope:
         max_num_seqs=max(size.live, what.config.max_num_seqs),
     )
     arriving = what.kinds + (what.more if size.more else ())
-    live = max(size.live, what.config.max_num_seqs)
+    live = max(size.live, what.config.max_num_seqs, what.live)
+    if what.seats is not None:
+        config = evolve(config, max_num_seqs=what.seats)
     system = Serving(
         Machine(config, what.policy),
         arriving,
         live,
         tokens=what.tokens,
         aborts=what.aborts or preset != "tiny",
+        nobody=what.nobody,
         resets=what.resets,
     )
     name = f"serving-{preset}/{axis}"
@@ -238,7 +371,7 @@ COUNTS: dict[str, Counts] = {
     "serving-tiny/chunks": Counts(1_255, 6_636, 17),
     "serving-tiny/sampling": Counts(2_925, 10_511, 17),
     "serving-tiny/namespaces": Counts(1_508, 4_960, 16),
-    "serving-tiny/drafts": Counts(5_302, 27_126, 14),
+    "serving-tiny/drafts": Counts(2_580, 13_144, 14),
     "serving-tiny/priority": Counts(509, 833, 21),
     "serving-tiny/after-step": Counts(1_618, 6_710, 18),
     "serving-tiny/copies": Counts(2_746, 11_481, 21),
@@ -246,6 +379,22 @@ COUNTS: dict[str, Counts] = {
     "serving-tiny/miniature": Counts(1_352, 4_442, 19),
     "serving-tiny/static": Counts(2_846, 11_731, 21),
     "serving-tiny/reserved": Counts(260, 1_053, 13),
+    "serving-tiny/full-prompt": Counts(40, 132, 5),
+    "serving-tiny/small-pool": Counts(38, 125, 6),
+    "serving-tiny/no-victim": Counts(928, 1_710, 19),
+    "serving-tiny/given-back": Counts(10_117, 18_979, 37),
+    "serving-tiny/passed-over": Counts(288, 536, 15),
+    "serving-tiny/together": Counts(371, 1_530, 13),
+    "serving-tiny/draft-budget": Counts(2_572, 7_415, 17),
+    "serving-tiny/deadlock": Counts(596, 1_958, 13),
+    "serving-tiny/uncut": Counts(86, 283, 9),
+    "serving-tiny/edges": Counts(92, 553, 18),
+    "serving-tiny/refused": Counts(65, 219, 11),
+    "serving-tiny/to-the-tail": Counts(476, 848, 16),
+    "serving-tiny/last-of-priority": Counts(544, 908, 24),
+    "serving-tiny/two-tenants": Counts(1_049, 1_843, 19),
+    "serving-tiny/deferred": Counts(2_543, 11_155, 14),
+    "serving-tiny/two-drafts": Counts(120, 474, 14),
     "serving-small/chunks": Counts(9_960, 62_069, 22),
     "serving-small/sampling": Counts(49_229, 230_490, 20),
     "serving-small/namespaces": Counts(11_072, 46_862, 21),
@@ -271,6 +420,23 @@ def scopes() -> dict[str, Scope]:
     return found
 
 
+HEAVY = frozenset(f"serving-tiny/{name}" for name, axis in AXES.items() if axis.heavy)
+"""Tiny scopes that are not searched with the others."""
+
+DEFAULT = ("tiny-pool-small", "serving-tiny")
+"""What is searched if nothing is named."""
+
+NAMES = {policy: name for name, policy in PROFILES.items()} | {
+    prioritised(VLLM_0_33): "VLLM_0_33_PRIORITY"
+}
+
+
+def profile_of(scope: Scope) -> str:
+    """The name of the policy of a scope, "other" if it has none."""
+    machine = scope.machine if isinstance(scope, PoolScope) else scope.system.machine
+    return NAMES.get(machine.policy, "other")
+
+
 def named(name: str) -> tuple[Scope, ...]:
     """The scopes that a name stands for: itself, or all that begin with it and a slash.
 
@@ -280,7 +446,11 @@ def named(name: str) -> tuple[Scope, ...]:
     known = scopes()
     if name in known:
         return (known[name],)
-    group = tuple(scope for full, scope in known.items() if full.startswith(f"{name}/"))
+    group = tuple(
+        scope
+        for full, scope in known.items()
+        if full.startswith(f"{name}/") and not (name == "serving-tiny" and full in HEAVY)
+    )
     if group:
         return group
     groups = dict.fromkeys(full.split("/")[0] for full in known)

@@ -30,12 +30,16 @@ from typing import Generic, Protocol, TypeVar, cast
 from attrs import define, field, frozen
 
 from servecheck.explore.system import Moved, System
+from servespec.errors import SpecError
 
 S = TypeVar("S", bound=Hashable)
 A = TypeVar("A")
 S_contra = TypeVar("S_contra", contravariant=True)
 A_contra = TypeVar("A_contra", contravariant=True)
 K = TypeVar("K", bound=Hashable)
+
+REFUSED = "APPLY-1"
+"""What falls where a system offers an action and then refuses it: it goes nowhere from there."""
 
 BATCH = 512
 """Keys that are expanded at a time."""
@@ -183,7 +187,12 @@ def _expand(
             note(eye.state(state), number)
         mine: list[K] = []
         for ordinal, action in enumerate(system.enabled(state)):
-            moved = system.apply(state, action)
+            try:
+                moved = system.apply(state, action)
+            except SpecError as error:
+                note(Seen(((REFUSED, str(error)),)), number, ordinal)
+                mine.append(key)
+                continue
             mine.append(system.canonical(moved.state))
             if eye is not None:
                 note(eye.step(state, action, moved), number, ordinal)
@@ -208,16 +217,17 @@ def search(
     eye: Eye[S, A] | None = None,
     *,
     limits: Limits = NO_LIMITS,
-    stop_at_fall: bool = False,
+    stops: Callable[[str], bool] | None = None,
     edges: bool = False,
     processes: int = 1,
     report: Callable[[Progress], None] | None = None,
 ) -> Found[K]:
     """Search everything that can be reached, or as much as the limits allow.
 
-    `eye` sees every state and every transition. Ctrl-C ends the search with what is known so far.
+    `eye` sees every state and every transition. A fall for whose name `stops` is true ends the
+    search after its level. Ctrl-C ends the search with what is known so far.
     """
-    run = _Run(system, limits, stop_at_fall, report, edges)
+    run = _Run(system, limits, stops, report, edges)
     with _expander(system, eye, processes) as expand:
         return run.whole(expand)
 
@@ -263,7 +273,7 @@ class _Run(Generic[S, A, K]):
 
     system: System[S, A, K]
     limits: Limits
-    stop_at_fall: bool
+    stops: Callable[[str], bool] | None
     report: Callable[[Progress], None] | None
     edges: bool
     numbers: dict[K, int] = field(factory=dict)
@@ -299,7 +309,7 @@ class _Run(Generic[S, A, K]):
                 batches = [keys[i : i + BATCH] for i in range(0, len(keys), BATCH)]
                 if limit := self._expanded(expand(batches, start), start, last):
                     return limit
-            if self.falls and self.stop_at_fall:
+            if self.stops is not None and any(map(self.stops, self.falls)):
                 return Ended.FELL
             first = last
         return Ended.EXHAUSTED

@@ -10,7 +10,9 @@ an earlier one that came to something rare, and on from there.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
+from servecheck.engines.protocol import Unsupported
 from servecheck.fuzz.draw import Seeded, pick
 from servecheck.fuzz.guide import Guide
 from servecheck.fuzz.moves import MOVES, fire
@@ -41,14 +43,17 @@ class Wanderer:
         guide: Guide | None = None,
     ) -> None:
         self._chance = Seeded(seed)
+        self._lead: tuple[Action, ...] = ()
         start = guide.offer(self._chance) if guide and self._chance.below(2) else None
-        self._lead: tuple[Action, ...] = () if start is None else start.actions
-        if start is None:
-            worlds = draw or anywhere(config, policy)
-            self.walk = begin(self._chance, worlds, properties, following)
-        else:
-            follower = None if following is None else following(start.machine)
-            self.walk = Walk(start.machine, properties, start.alphabet, follower)
+        if start is not None:
+            # The world may have moved to where the engine does not go along.
+            with suppress(Unsupported):
+                follower = None if following is None else following(start.machine)
+                self.walk = Walk(start.machine, properties, start.alphabet, follower)
+                self._lead = start.actions
+                return
+        worlds = draw or anywhere(config, policy)
+        self.walk = begin(self._chance, worlds, properties, following)
 
     def go(self, moves: int) -> Walk:
         """Walk on.

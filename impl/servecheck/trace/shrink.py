@@ -11,21 +11,23 @@ becomes the run to go on from.
 Smaller is an order (`size_of`) in which there is no endless way down, so shrinking ends. First the
 shortest end of the run that fails by itself is looked for, since what fails is the end; then chunks
 go, from half of the run down to one action (delta debugging: Zeller and Hildebrandt, 2002). What is
-found is a local minimum: another run may come to a smaller one. `shrink_world` also makes the
-machine smaller, size by size.
+found is a local minimum under all of these: where leaving out does not help any more, the ways of
+`fewer` are tried, which change what stays so that something can go. `machines` makes the machine
+smaller too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 
-from attrs import define, evolve, field
+from attrs import define, field
 
+from servecheck.trace.fewer import fewer_actions
 from servecheck.trace.lasso import WATCHED
-from servecheck.trace.simpler import TOGETHER, Actions, Size, simpler_actions, size_of, smaller
+from servecheck.trace.simpler import TOGETHER, Actions, Size, simpler_actions, size_of
 from servespec.actions import Action, Complete, Output, Submit
-from servespec.errors import ActionDisabled, ConfigError
+from servespec.errors import ActionDisabled
 from servespec.machine import Machine, acceptable
 from servespec.plan import Plan, Planned, State
 from servespec.properties import Fall, step_of
@@ -142,6 +144,7 @@ class _Shrinker:
             for count in range(SHORT, 0, -1):
                 self.drop(count)
             self.drop_two()
+            self.find_fewer()
 
     def cut_tail(self) -> None:
         """What follows the failure goes: it is where the shortest failing prefix ends."""
@@ -178,6 +181,11 @@ class _Shrinker:
             if self.keeps(rest):
                 return
 
+    def find_fewer(self) -> None:
+        """Change what stays, so that something can go."""
+        while any(self.keeps(candidate) for candidate in fewer_actions(self.best)):
+            pass
+
     def come_earlier(self) -> None:
         """Let requests come as soon as the one before them."""
         first = 0
@@ -209,59 +217,3 @@ def shrink(machine: Machine, actions: Sequence[Action], still_fails: StillFails)
     shrinker = _Shrinker(machine, still_fails, start, size_of(start))
     shrinker.run()
     return shrinker.best
-
-
-# --- the machine too -----------------------------------------------------------------------
-
-
-def shrink_world(
-    machine: Machine, actions: Sequence[Action], fails: Callable[[Machine], StillFails]
-) -> tuple[Machine, Actions]:
-    """Shrink the run; then one size of the machine, if the run goes on failing; and so on.
-
-    `fails` gives the question for a machine. Choices stay as they are.
-    """
-    best = shrink(machine, actions, fails(machine))
-    while True:
-        for smaller_machine in smaller_machines(machine):
-            still_fails = fails(smaller_machine)
-            for change in (tuple, *TOGETHER):
-                mended = mend(smaller_machine, change(best))
-                if still_fails(mended):
-                    break
-            else:
-                continue
-            machine, best = smaller_machine, shrink(smaller_machine, mended, still_fails)
-            break
-        else:
-            return machine, best
-
-
-LEAST = {
-    "num_blocks": 1,
-    "block_size": 1,
-    "max_num_batched_tokens": 1,
-    "max_model_len": 1,
-    "max_num_seqs": 1,
-    "long_prefill_token_threshold": 0,
-    "watermark": 0,
-    "num_speculative_tokens": 0,
-    "num_lookahead_tokens": 0,
-}
-
-
-def smaller_machines(machine: Machine) -> Iterator[Machine]:
-    """The same machine with one size smaller, or with two sizes smaller by one, as far as sizes and
-    choices then still go together."""
-    sizes: dict[str, float] = {name: getattr(machine.config, name) for name in LEAST}
-    one = [{name: value} for name in LEAST for value in smaller(sizes[name], LEAST[name])]
-    two = [
-        {name: smaller(sizes[name], LEAST[name])[-1] for name in pair}
-        for pair in combinations(LEAST, 2)
-        if all(sizes[name] > LEAST[name] for name in pair)
-    ]
-    for changed in one + two:
-        try:
-            yield Machine(evolve(machine.config, **changed), machine.policy)
-        except ConfigError:
-            continue

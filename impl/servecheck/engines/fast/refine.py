@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from copy import copy, deepcopy
 
 from attrs import define, field
 
@@ -49,6 +50,8 @@ class Refinement:
     done: int = 0
     comparison: Comparison = field(init=False)
     """Counts the parts that were compared."""
+    fresh: int = FRESH
+    """Actions after which a new young engine is built; 1: REF-2 is asked of every state."""
     capabilities = Capabilities("fast", __version__, Level.STATE)
 
     def __attrs_post_init__(self) -> None:
@@ -56,6 +59,18 @@ class Refinement:
         self.young = FastEngine(self.machine.config, self.machine.policy)
         self.quiet = FastEngine(self.machine.config, self.machine.policy, tells=False)
         self.comparison = Comparison.of(self.machine.policy)
+
+    def branch(self) -> Refinement:
+        """The same engines once more, to go another way from here. What is counted is shared."""
+        shared: dict[int, object] = {}
+        for engine in (self.old, self.young, self.quiet):
+            for value in (engine.config, engine.policy, engine.machine):
+                shared[id(value)] = value
+        other = copy(self)
+        other.old, other.quiet = deepcopy((self.old, self.quiet), shared)
+        if self.done % self.fresh:  # else a new one is built anyhow
+            other.young = deepcopy(self.young, shared)
+        return other
 
     def allows(self, machine: Machine, state: State, action: Action) -> bool:
         return True
@@ -88,7 +103,7 @@ class Refinement:
     def _differences(self, step: Step) -> Iterator[Difference]:
         config, policy = self.machine.config, self.machine.policy
         said = without_ghosts(step.after)
-        if self.done % FRESH == 0:
+        if self.done % self.fresh == 0:
             start = without_ghosts(step.before)
             self.young = from_state(config, policy, start)
             yield from _parts("from_state", start, abstraction(self.young))

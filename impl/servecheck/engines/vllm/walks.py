@@ -33,7 +33,8 @@ from servecheck.fuzz.wander import Wanderer
 from servecheck.lockstep.follow import Diverged, EngineFollower, follower
 from servecheck.marks import Mark, possible
 from servecheck.tell import tell_config, tell_policy, tell_program
-from servecheck.trace.shrink import StillFails, shrink_world
+from servecheck.trace.machines import shrink_world
+from servecheck.trace.shrink import StillFails
 from servespec.actions import Action, Schedule
 from servespec.config import Config
 from servespec.events import (
