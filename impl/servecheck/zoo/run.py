@@ -15,7 +15,8 @@ rows for which both are still the same.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from time import process_time
@@ -151,12 +152,13 @@ class _NotingBeside(Beside):
 def by_fuzzing(entry: Entry, plan: Plan) -> tuple[Kill, Parted] | None:
     """A campaign beside the specification, up to the first divergence that is confirmed."""
     subject, begun = _Noting(subject_of(entry).start), process_time()
-    campaign(
-        plan.actions / ACTIONS_A_SECOND,
-        plan.seed,
-        clock=lambda: subject.followed / ACTIONS_A_SECOND,
-        following=subject,
-    )
+    with alike():
+        campaign(
+            plan.actions / ACTIONS_A_SECOND,
+            plan.seed,
+            clock=lambda: subject.followed / ACTIONS_A_SECOND,
+            following=subject,
+        )
     if subject.first is None:
         return None
     machine, actions, divergence = subject.first
@@ -168,6 +170,23 @@ def by_fuzzing(entry: Entry, plan: Plan) -> tuple[Kill, Parted] | None:
     what = f"{first.field}: {first.expected} expected, {first.observed} observed"
     kill = Kill(first.field, what[:LONGEST], subject.followed + 1, subject.examples, spent)
     return kill, found
+
+
+@contextmanager
+def alike() -> Iterator[None]:
+    """Hypothesis also draws constants that it reads in whatever modules are loaded, so that a run
+    would depend on who has loaded what, and change with a number in any of them. Not here."""
+    from hypothesis.internal.conjecture import providers
+    from hypothesis.internal.constants_ast import Constants
+
+    kept, nothing = providers._get_local_constants, Constants()
+    providers.CONSTANTS_CACHE.cache.clear()
+    providers._get_local_constants = lambda: nothing
+    try:
+        yield
+    finally:
+        providers._get_local_constants = kept
+        providers.CONSTANTS_CACHE.cache.clear()
 
 
 # --- alone with the properties -------------------------------------------------------------------
