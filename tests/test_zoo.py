@@ -37,7 +37,7 @@ from servecheck.zoo.run import (
 )
 from servecheck.zoo.search import around, nearest
 from servecheck.zoo.told import subject_of
-from servespec.actions import Abort, Schedule, Submit
+from servespec.actions import Abort, Complete, Output, Schedule, Submit
 from servespec.config import Config
 from servespec.machine import Machine
 from servespec.policy import VLLM_0_33
@@ -208,16 +208,16 @@ def test_a_file_of_rows_that_is_none_is_refused(tmp_path: Path) -> None:
 
 def test_a_property_falls_on_what_an_engine_does_alone() -> None:
     """Given an engine whose aborts keep blocks, alone; when its one request is aborted, then a
-    block is held by nobody: OWN-2 falls on its state, and nobody says what the state should be."""
+    block is nowhere: OWN-1 falls on its state, and nobody says what the state should be."""
     machine = Machine(Config(5, 2, 8, 16, 4), VLLM_0_33)
-    program = (Submit("a", (0,), 2), Schedule(), Abort("a"))
+    served = (Submit("a", (0,), 2), Schedule(), Complete((Output("a", (0,)),)))
     clean = Alone.of(CLEAN, machine)
-    for action in program:
-        clean.do(action)
     alone = Alone.of(ENTRIES["abort-keeps-blocks"], machine)
-    assert [alone.do(action) for action in program[:2]]
-    with pytest.raises(EngineFell, match="OWN-2"):
-        alone.do(program[2])
+    for action in served:
+        assert clean.do(action) == alone.do(action)
+    assert clean.do(Abort("a")).live == ()
+    with pytest.raises(EngineFell, match="OWN-1"):
+        alone.do(Abort("a"))
 
 
 # --- what was kept -------------------------------------------------------------------------------
