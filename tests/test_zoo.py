@@ -24,16 +24,15 @@ from servecheck.zoo.asked import Alone, EngineFell
 from servecheck.zoo.document import FIRST_RUN, RESULTS, rows_of
 from servecheck.zoo.entry import Parts, fault
 from servecheck.zoo.golden import not_again
+from servecheck.zoo.keys import FROZEN, strategies_of
 from servecheck.zoo.matrix import KILLED, ResultsError, chosen, matrix, read_rows
 from servecheck.zoo.reports import read_reports
 from servecheck.zoo.run import (
-    FROZEN,
     Kill,
     Plan,
     Row,
     by_fuzzing,
     by_properties,
-    strategies_of,
 )
 from servecheck.zoo.search import around, nearest
 from servecheck.zoo.told import subject_of

@@ -13,9 +13,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from servecheck.zoo import ENTRIES, SUBJECTS
+from servecheck.zoo.keys import FROZEN
 from servecheck.zoo.matrix import INDISTINGUISHABLE, KILLED, MISSED, Matrix, chosen, read_rows
 from servecheck.zoo.reports import PublicReport, read_reports, reports_of
-from servecheck.zoo.run import FROZEN, Kill, Row
+from servecheck.zoo.run import Kill, Row
 
 RESULTS = Path(__file__).with_name("results.jsonl")
 FIRST_RUN = Path(__file__).with_name("first_run.jsonl")

@@ -20,7 +20,8 @@ from servecheck.strict import FileError
 from servecheck.trace.model import Verdict
 from servecheck.trace.write import record
 from servecheck.zoo import ENTRIES, SUBJECTS, Entry
-from servecheck.zoo.run import Plan, Row, change_of, hashes, strategies_of, try_entry
+from servecheck.zoo.keys import change_of, hashes, strategies_of
+from servecheck.zoo.run import Plan, Row, try_entry
 
 Show = Callable[[Row], None]
 """Is told of a row when it is there."""

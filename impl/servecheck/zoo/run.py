@@ -14,16 +14,13 @@ rows for which both are still the same.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from hashlib import sha256
 from pathlib import Path
 from time import process_time
 
-from attrs import define, field, fields, frozen
+from attrs import define, field, frozen
 
-from servecheck import fuzz
 from servecheck.engines.protocol import EngineError
 from servecheck.explore.scopes import ServingScope, named
 from servecheck.fuzz.campaign import STEPS_PER_RUN, STRIDE, campaign
@@ -36,8 +33,9 @@ from servecheck.lockstep.subject import Beside, Parted, Subject, parted
 from servecheck.lockstep.twice import twice
 from servecheck.trace.read import read_trace
 from servecheck.zoo.asked import Alone, EngineFell, Fell
-from servecheck.zoo.entry import Entry, Parts
+from servecheck.zoo.entry import Entry
 from servecheck.zoo.golden import NotAgain, not_again
+from servecheck.zoo.keys import change_of, hashes, strategies_of
 from servecheck.zoo.search import Nearest, around, nearest
 from servecheck.zoo.told import subject_of
 from servespec.actions import Action
@@ -51,8 +49,6 @@ ACTIONS_A_SECOND = 1_000
 """By which a budget in seconds becomes one in actions, the same on every machine."""
 CANDIDATES = 3_000
 """Programs that are tried to make a divergence smaller."""
-FROZEN = Path(__file__).with_name("frozen.toml")
-"""The strategies as they were before any entry was run."""
 SCOPES = "serving-tiny"
 """Where an entry that is masked is searched for a difference."""
 LONGEST = 200
@@ -297,28 +293,3 @@ def _survived(entry: Entry, known: Parted | None) -> tuple[str, str, Nearest | N
             return "missed", why, found
     why = f"{entry.masked}; no difference in all {states:,} states of {SCOPES}"
     return "indistinguishable", why, Nearest(None, states, 0, True)
-
-
-# --- what a row depends on -----------------------------------------------------------------------
-
-
-def hashes() -> dict[str, str]:
-    """The modules that decide what is tried: sha256 by file."""
-    folder = Path(fuzz.__file__).parent
-    return {file.name: _digest(file.read_bytes()) for file in sorted(folder.glob("*.py"))}
-
-
-def strategies_of(files: Mapping[str, str]) -> str:
-    """A short digest of such hashes."""
-    told = "".join(f"{name} {digest}\n" for name, digest in sorted(files.items()))
-    return _digest(told.encode())[:16]
-
-
-def change_of(entry: Entry) -> str:
-    """A short digest of the classes of an entry."""
-    parts = [getattr(entry.parts, part.name) for part in fields(Parts)]
-    return _digest("".join(map(inspect.getsource, parts)).encode())[:16]
-
-
-def _digest(data: bytes) -> str:
-    return sha256(data).hexdigest()
