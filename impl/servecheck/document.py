@@ -1,4 +1,4 @@
-"""What is made from the code and committed: `spec/README.md`, and the JSON Schema of traces.
+"""What is made from the code and committed: `spec/README.md`, the JSON Schema of traces, the zoo.
 
 Nothing about a rule or a property is written twice. The statement of a rule is the docstring of
 the function that is the rule; the statement of a property, that of its check; whether a property
@@ -216,10 +216,13 @@ def document() -> str:
 
 def documents() -> dict[Path, str]:
     """Every file that is made, by where it stands in a checkout."""
+    from servecheck.zoo.document import document as zoo
+
     spec = Path(servespec.__file__).resolve().parents[1]
     return {
         spec / "README.md": document(),
         spec.parent / "traces" / "trace.schema.json": schema_text(),
+        spec.parent / "docs" / "zoo.md": zoo(),
     }
 
 

@@ -30,6 +30,7 @@ COMMANDS = (
     "arithmetic",
     "compare",
     "speculation",
+    "zoo",
 )
 
 

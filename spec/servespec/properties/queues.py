@@ -47,7 +47,7 @@ def copies_keep_their_order(fold: Folded) -> Outcome:
     key, each removed one is gone, and nothing else has changed."""
     there = fold.step.after.pool.index.copies
     if fold.index is not there and fold.index != there:
-        for key in fold.index.keys() | there.keys():
+        for key in (*fold.index, *there):
             told, found = fold.index.get(key, ()), there.get(key, ())
             if told != found:
                 return Fall(f"{key!r} is in blocks {told}, oldest first; the index has {found}")

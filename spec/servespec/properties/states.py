@@ -112,7 +112,7 @@ def index_is_complete(machine: Machine, state: State) -> Outcome:
         if block.key is not None:
             carried.setdefault(block.key, set()).add(b)
     found = {key: set(copies) for key, copies in state.pool.index.copies.items()}
-    for key in carried.keys() | found.keys():
+    for key in (*carried, *found):
         if carried.get(key) != found.get(key):
             return Fall(
                 f"{key!r}: blocks {carried.get(key)} carry it, the index has {found.get(key)}"

@@ -43,6 +43,9 @@ class FastEngine:
         ConfigError: sizes and choices contradict each other.
     """
 
+    passes: type[Pass] = Pass
+    """What makes the plans."""
+
     def __init__(self, config: Config, policy: Policy, *, tells: bool = True) -> None:
         self.tells = tells
         self.config = config
@@ -126,7 +129,7 @@ class FastEngine:
             what = f"{len(self.in_flight)} plans are in flight"
             raise ActionDisabled("Schedule", what, "complete or discard one first")
         plan = FastPlan()
-        Pass(self, plan).run()
+        self.passes(self, plan).run()
         self.in_flight.append(plan)
         return plan
 
