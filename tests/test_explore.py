@@ -153,7 +153,7 @@ def test_a_key_is_read_back(scope: ServingScope) -> None:
         assert system.canonical(system.restore(key)) == key
 
 
-@pytest.mark.parametrize("axis", ["chunks", "after-step", "namespaces", "miniature", "priority"])
+@pytest.mark.parametrize("axis", ["chunks", "after-step", "namespaces", "miniature"])
 def test_raw_states_are_the_canonical_ones_under_other_names(axis: str) -> None:
     """The search without symmetry finds more states, and no other: up to names they are the same
     set. Each of them offers the same steps."""

@@ -58,13 +58,13 @@ def ticking() -> Callable[[], float]:
 # --- what is broken is found ----------------------------------------------------------------
 
 
-SEEDS: dict[type[FastLoop], int] = {broken.BudgetLost: 3}
-"""Of a campaign, where it is not 0."""
+FOUND_SOON = [fault for fault in broken.FAULTS if fault is not broken.BudgetLost]
+"""The other one takes ten thousands of steps: see `tests/test_fuzz_power.py`."""
 
 
-@pytest.mark.parametrize("fault", broken.FAULTS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("fault", FOUND_SOON, ids=lambda f: f.__name__)
 def test_a_broken_engine_is_found_and_made_small(fault: type[FastLoop]) -> None:
-    found = campaign(seconds=1000, seed=SEEDS.get(fault, 0), clock=ticking(), following=fault)
+    found = campaign(seconds=1000, clock=ticking(), following=fault)
     assert found.verdict is Verdict.DIVERGES
     assert found.fall is not None
     assert found.fall.property_id == "LOCKSTEP"

@@ -37,6 +37,7 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
 from servecheck.engines.protocol import Capabilities, EngineError, EngineFactory, Unsupported
+from servecheck.fuzz.alike import alike
 from servecheck.fuzz.guide import Guide
 from servecheck.fuzz.machine import Tally, machine_class
 from servecheck.fuzz.shrink import shrunk, shrunk_divergence
@@ -568,7 +569,8 @@ def campaign(
     )
     interrupted, gone = False, None
     try:
-        work.rounds()
+        with alike():
+            work.rounds()
     except _TimeUp:
         pass
     except _Gone as error:

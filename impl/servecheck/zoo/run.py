@@ -14,8 +14,6 @@ rows for which both are still the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from time import process_time
 
@@ -23,6 +21,7 @@ from attrs import define, field, frozen
 
 from servecheck.engines.protocol import EngineError
 from servecheck.explore.scopes import ServingScope, named
+from servecheck.fuzz.alike import alike
 from servecheck.fuzz.campaign import STEPS_PER_RUN, STRIDE, campaign
 from servecheck.fuzz.guide import Guide
 from servecheck.fuzz.shrink import shrunk_divergence
@@ -166,23 +165,6 @@ def by_fuzzing(entry: Entry, plan: Plan) -> tuple[Kill, Parted] | None:
     what = f"{first.field}: {first.expected} expected, {first.observed} observed"
     kill = Kill(first.field, what[:LONGEST], subject.followed + 1, subject.examples, spent)
     return kill, found
-
-
-@contextmanager
-def alike() -> Iterator[None]:
-    """Hypothesis also draws constants that it reads in whatever modules are loaded, so that a run
-    would depend on who has loaded what, and change with a number in any of them. Not here."""
-    from hypothesis.internal.conjecture import providers
-    from hypothesis.internal.constants_ast import Constants
-
-    kept, nothing = providers._get_local_constants, Constants()
-    providers.CONSTANTS_CACHE.cache.clear()
-    providers._get_local_constants = lambda: nothing
-    try:
-        yield
-    finally:
-        providers._get_local_constants = kept
-        providers.CONSTANTS_CACHE.cache.clear()
 
 
 # --- alone with the properties -------------------------------------------------------------------
