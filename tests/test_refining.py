@@ -75,8 +75,8 @@ def test_an_engine_that_hides_something_does_not_refine(monkeypatch: pytest.Monk
 
     def schedule(engine: FastEngine) -> FastPlan:
         hidden = vars(engine)
-        hidden["passes"] = hidden.get("passes", 0) + (not engine.in_flight)
-        engine.pool.ref[0] += hidden["passes"] == 3
+        hidden["made"] = hidden.get("made", 0) + (not engine.in_flight)
+        engine.pool.ref[0] += hidden["made"] == 3
         return passes(engine)
 
     monkeypatch.setattr(FastEngine, "schedule", schedule)
