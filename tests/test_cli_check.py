@@ -98,6 +98,17 @@ def test_junit_has_a_case_for_each_property(tmp_path: Path) -> None:
     assert {"ATOM-1", "PRE-1"} <= set(skipped)
 
 
+def test_the_matrix_says_how_often_each_property_was_asked(tmp_path: Path) -> None:
+    file = tmp_path / "matrix.md"
+    assert run("--scope", "serving-tiny/reserved", "--matrix", str(file)) == Exit.HOLDS
+    rows = [line.split("|")[1:3] for line in file.read_text("utf-8").splitlines()]
+    cells = {name.strip(): cell.strip() for name, cell in rows}
+    assert cells["property"] == "reserved"
+    assert cells["ATOM-1"] == "–"
+    assert cells["EVI-1"].startswith("~ ")
+    assert int(cells["OWN-1"].replace(",", "")) > 200
+
+
 @pytest.mark.parametrize(
     ("args", "told"),
     [

@@ -23,6 +23,7 @@ from servecheck.explore.scopes import (
     Counts,
     ServingScope,
     named,
+    scopes,
 )
 from servecheck.explore.search import Ended, Found, Limits, Seen, search, walk
 from servecheck.explore.serving import Serving
@@ -196,6 +197,20 @@ def test_a_number_that_does_not_fit_is_refused() -> None:
 
 @pytest.mark.parametrize("scope", TINY, ids=[scope.name for scope in TINY])
 def test_a_tiny_scope_counts_what_it_is_known_to_count(scope: ServingScope) -> None:
+    assert counts(search(scope.system)) == scope.counts
+
+
+LARGER = tuple(
+    scope
+    for name, scope in scopes().items()
+    if isinstance(scope, ServingScope) and not name.startswith("serving-tiny")
+)
+
+
+@pytest.mark.slow
+@unless_asked
+@pytest.mark.parametrize("scope", LARGER, ids=[scope.name for scope in LARGER])
+def test_a_larger_scope_counts_what_it_is_known_to_count(scope: ServingScope) -> None:
     assert counts(search(scope.system)) == scope.counts
 
 

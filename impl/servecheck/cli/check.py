@@ -75,6 +75,13 @@ def command(
     junit: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the answers as JUnit's XML.")
     ] = None,
+    matrix: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write how often each property was asked in each scope, as Markdown.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Search every state of small scopes, and ask every property of all of them; or do every
@@ -117,6 +124,8 @@ def command(
             break
     if junit is not None:
         _junit(results, junit)
+    if matrix is not None:
+        _matrix(results, matrix)
     if as_json:
         say_json(_told(results))
     elif len(results) > 1:
@@ -395,3 +404,22 @@ def _junit(results: Sequence[Checked], file: Path) -> None:
                 Xml.SubElement(case, "skipped", message=a.says.value)
     Xml.indent(root)
     save(Xml.tostring(root, encoding="utf-8", xml_declaration=True), file)
+
+
+def _matrix(results: Sequence[Checked], file: Path) -> None:
+    """The vacuity matrix: a property whose antecedent is true nowhere proves nothing there."""
+    from servecheck.view.write import save
+
+    names = list(dict.fromkeys(a.id for r in results for a in r.answers))
+    asked = {(r.scope.name, a.id): a for r in results for a in r.answers}
+    short = [r.scope.name.split("/")[-1] for r in results]
+    rows = [["property", *short], ["---", *("---:" for _ in short)]]
+    for name in names:
+        row = [name]
+        for result in results:
+            a = asked.get((result.scope.name, name))
+            known = "~ " if a is not None and a.says.value.startswith("falls") else ""
+            row.append("" if a is None else f"{known}{a.asked:,}" if a.asked else "–")
+        rows.append(row)
+    text = "".join("| " + " | ".join(row) + " |\n" for row in rows)
+    save(text.encode(), file)

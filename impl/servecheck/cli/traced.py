@@ -152,6 +152,8 @@ def _spec_told(trace: Trace, report: TraceReport) -> Told:
         "fallen": fallen,
         "recorded": None if report.recorded is None else report.recorded.property,
         "reproduced": report.reproduced,
+        "checked": dict(sorted(report.checked.items())),
+        "marks": {mark.name.lower(): count for mark, count in report.marks.items()},
         "differences": list(_differences_told(report, "specified")),
     }
 

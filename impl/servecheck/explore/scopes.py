@@ -416,7 +416,8 @@ def scopes() -> dict[str, Scope]:
     found: dict[str, Scope] = {scope.name: scope for scope in POOLS}
     for preset, axis in product(PRESETS, AXES):
         scope = serving(preset, axis)
-        found[scope.name] = scope
+        if scope.counts is not None:  # the others have not been counted yet
+            found[scope.name] = scope
     return found
 
 

@@ -16,12 +16,14 @@ from collections.abc import Iterator
 from attrs import define, field, fields_dict, frozen
 
 from servecheck.engines.whole import MakeWhole, SpecWhole
+from servecheck.marks import Mark, marks_of
 from servecheck.trace.lasso import WATCHED
 from servecheck.trace.model import FIRST_LINE, Line, Observation, Trace, Verdict
 from servecheck.trace.observe import digest_of, observe, traced
 from servecheck.watch import Fallen, Watch
 from servespec.errors import ActionDisabled
 from servespec.machine import Transition
+from servespec.properties import step_of
 
 
 @frozen
@@ -62,6 +64,8 @@ class TraceReport:
     fallen: tuple[FellAt, ...]
     checked: Counter[str]
     """How often the antecedent of each property was true."""
+    marks: Counter[Mark]
+    """Situations that the trace has been in; none if nobody watched."""
     recorded: Verdict | None
     reproduced: bool | None
     """Whether the recorded verdict came out again; None if there is none, or it says nothing, or
@@ -79,7 +83,7 @@ def replay_trace(trace: Trace, watch: bool = True, make: MakeWhole = SpecWhole) 
     watcher = Watch(trace.machine, serving.state, WATCHED.values() if watch else ())
     compared = _Comparison()
     fallen: list[FellAt] = []
-    done = 0
+    done, marks = 0, Counter[Mark]()
     for at, line in enumerate(trace.lines, start=FIRST_LINE):
         before = serving.state
         try:
@@ -95,7 +99,10 @@ def replay_trace(trace: Trace, watch: bool = True, make: MakeWhole = SpecWhole) 
             break
         moved = Transition(serving.state, events)
         compared.see(at, line, moved)
-        fallen += (FellAt(line.n, fall) for fall in watcher.see(before, line.action, moved))
+        step = step_of(trace.machine, before, line.action, moved)
+        fallen += (FellAt(line.n, fall) for fall in watcher.see_step(step))
+        if watch:
+            marks.update(marks_of(step))
         done += 1
     differences = tuple(compared.differences)
     return TraceReport(
@@ -105,6 +112,7 @@ def replay_trace(trace: Trace, watch: bool = True, make: MakeWhole = SpecWhole) 
         differences,
         tuple(fallen),
         watcher.checked,
+        marks,
         trace.verdict,
         _reproduced(trace, fallen, done) if watch else None,
     )

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from attrs import asdict, frozen
 
-from servecheck.strict import FileError
+from servecheck.strict import FileError, Refused, parse
+from servecheck.trace.codec import decode
 from servecheck.trace.model import Verdict
 from servecheck.trace.write import record
 from servecheck.zoo import ENTRIES, SUBJECTS, Entry
@@ -112,20 +113,17 @@ def read_rows(results: Path) -> Iterator[Row]:
     Raises:
         ResultsError: it cannot be read, or a line is no row.
     """
-    from cattrs import BaseValidationError, Converter
-
-    converter = Converter(forbid_extra_keys=True)
     try:
-        lines = results.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = results.read_bytes().splitlines()
+    except OSError as error:
         raise ResultsError(
             results, None, None, f"cannot be read ({error})", "name another"
         ) from None
     for number, line in enumerate(lines, 1):
         try:
-            yield converter.structure(json.loads(line), Row)
-        except (ValueError, TypeError, BaseValidationError) as error:
-            what = f"this is no row ({type(error).__name__})"
+            yield decode(Row, parse(line))
+        except Refused as error:
+            what = f"this is no row ({error})"
             raise ResultsError(results, number, None, what, "take the line out") from None
 
 
