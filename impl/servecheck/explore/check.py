@@ -159,6 +159,9 @@ def _check_serving(scope: ServingScope, wish: Wish, report: Report | None) -> Ch
     checked = _checked(scope, found, asked, lambda fallen: shortest(asking, found, fallen))
     if not wish.wants(LASSO.id):
         return checked
+    if found.ended is Ended.INTERRUPTED:
+        open_ = Answer(LASSO.id, Says.UNDETERMINED, 0)
+        return evolve(checked, answers=(*checked.answers, open_))
     live = liveness(
         scope.system, fits=Fits.TAGGED, limits=wish.limits, processes=wish.processes, report=report
     )

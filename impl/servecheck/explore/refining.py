@@ -110,6 +110,9 @@ def refined(
         subject.refused += 1
         return _nothing(str(why), time.monotonic() - began)
     found = search(_Able(system, engine), limits=limits, report=report)
+    if found.ended is Ended.INTERRUPTED:
+        nothing = _nothing("interrupted before anything was compared", found.seconds)
+        return evolve(nothing, engine=subject.capabilities, ended=found.ended)
     run = _Run(system, subject, found, limits, report, began)
     return run.whole(engine)
 
