@@ -64,13 +64,19 @@ def refine(
     return _exit(rows)
 
 
-def _exit(rows: Sequence[tuple[ServingScope, Refined]]) -> Exit:
+def _whole(rows: Sequence[tuple[ServingScope, Refined]]) -> bool | None:
+    """The worst answer: that it does not refine, then that it is not known."""
     answers = {found.holds for _, found in rows}
-    if False in answers:
+    return False if False in answers else None if None in answers else True
+
+
+def _exit(rows: Sequence[tuple[ServingScope, Refined]]) -> Exit:
+    holds = _whole(rows)
+    if holds is False:
         return Exit.FALLS
     if any(found.ended.value == "interrupted" for _, found in rows):
         return Exit.INTERRUPTED
-    return Exit.UNDETERMINED if None in answers else Exit.HOLDS
+    return Exit.UNDETERMINED if holds is None else Exit.HOLDS
 
 
 def _line(scope: ServingScope, found: Refined) -> str:
@@ -102,13 +108,7 @@ def _tell(found: Refined, failures: Path) -> list[str]:
 def _json(rows: Sequence[tuple[ServingScope, Refined]], told: list[str]) -> dict[str, object]:
     return {
         "command": "check",
-        "verdict": VERDICTS[
-            False
-            if any(f.holds is False for _, f in rows)
-            else None
-            if any(f.holds is None for _, f in rows)
-            else True
-        ],
+        "verdict": VERDICTS[_whole(rows)],
         "states": sum(found.states for _, found in rows),
         "transitions": sum(found.transitions for _, found in rows),
         "seconds": round(sum(found.seconds for _, found in rows), 3),

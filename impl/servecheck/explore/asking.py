@@ -23,7 +23,17 @@ from servecheck.explore.system import Moved
 from servecheck.marks import marks_of
 from servespec.actions import Abort, Action
 from servespec.plan import State
-from servespec.properties import PROPERTIES, VACUOUS, Fall, Kind, Monitor, Property, Renamable, Step
+from servespec.properties import (
+    PROPERTIES,
+    VACUOUS,
+    Fall,
+    Kind,
+    Monitor,
+    Property,
+    Renamable,
+    Step,
+    step_of,
+)
 
 KNOWN = " as known"
 """Behind the id of a property: it falls where the registry says so."""
@@ -95,7 +105,7 @@ class Asking:
 
     def apply(self, node: Node, action: Action) -> NodeMoved:
         moved = self.base.apply(node.state, action)
-        step = Step(self.base.machine, node.state, action, moved.state, moved.events)
+        step = step_of(self.base.machine, node.state, action, moved)
         awaited = node.awaited
         if awaited:
             awaited = tuple(i for i in awaited if not self._causes[i](step))
