@@ -72,9 +72,10 @@ def waiting_holds_nothing(machine: Machine, state: State) -> Outcome:
 def only_the_findable_is_shared(machine: Machine, state: State) -> Outcome:
     """A block without a key stands in one table at most: only what can be found is shared."""
     held = holders(state)
-    shared = [b for b, n in held.items() if n > 1 and state.pool.blocks[b].key is None]
+    nameless = {b: n for b, n in held.items() if state.pool.blocks[b].key is None}
+    shared = [b for b, n in nameless.items() if n > 1]
     what = f"blocks {shared} have no key and stand in several tables"
-    return verdict(any(n > 1 for n in held.values()), what if shared else None)
+    return verdict(bool(nameless), what if shared else None)
 
 
 @state_property("TAB-1")
