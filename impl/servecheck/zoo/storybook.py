@@ -39,8 +39,8 @@ and says which check finds which), and a few actions are enough to show it.
 * The *trace* is what was done, an action a line. A token is a number, a block has {size} of them;
   `≤ 2 more` is the most output asked for, `alice → 4` what was sampled for alice, `in (legal, -)`
   an adapter and a salt. The specification goes along, and below the last action stands what the two
-  say of it. `servecheck replay TRACE` does it again without the fault, and
-  `servecheck render TRACE --step N` draws any moment.
+  say of it. `servecheck replay TRACE --engine zoo:ENTRY` does it again with the fault,
+  `--engine fast` without it, and `servecheck render TRACE --step N` draws any moment.
 * The *picture* has the specification's state on the left and the engine's on the right; what
   differs is ringed in red. A request has T tokens, C of them computed or in flight.
 * The *property* is asked of the engine alone, with no specification beside it. Its number stands in
