@@ -18,6 +18,7 @@ from typing import Protocol
 from attrs import frozen
 
 from servecheck.fuzz.draw import Chance, digits, pick
+from servecheck.fuzz.names import resembling
 from servecheck.fuzz.walk import Text, Walk
 from servespec.actions import Submit
 from servespec.chain import PUBLIC, Namespace, Tokens
@@ -262,9 +263,12 @@ def submit_stopping(walk: Walk, chance: Chance) -> None:
 
 @move(lambda walk: room(walk) and bool(gone(walk)))
 def submit_namesake(walk: Walk, chance: Chance) -> None:
-    """A request with the id of the last who left."""
-    prompt = walk.tokens(chance, 1 + chance.below(6))
-    walk.submit(chance, prompt, Submit(gone(walk)[0], (0,), 1))
+    """A request with the id of the last who left, perhaps with its text, perhaps in another
+    namespace."""
+    texts = walk.ended[-1:]
+    prompt = texts[0].whole if texts and chance.below(2) else walk.tokens(chance, 1 + chance.below(6))
+    namespace = pick(chance, (PUBLIC, PUBLIC, *NAMESPACES))
+    walk.submit(chance, prompt, Submit(gone(walk)[0], (0,), 1, namespace=namespace))
 
 
 # --- the loop goes on ----------------------------------------------------------------------
@@ -371,17 +375,37 @@ def abort_in_flight(walk: Walk, chance: Chance) -> None:
     walk.schedule()
     if flying := in_flight(walk):
         walk.abort(pick(chance, flying).id)
+        _land(walk, chance)
+
+
+def _land(walk: Walk, chance: Chance) -> None:
+    """The step in flight stays there, or ends in one of the ways in which it can."""
+    end = chance.below(3)
+    if end == 1:
+        _turn(walk)
+    elif end == 2 and walk.machine.can_discard:
+        walk.do(Discard())
 
 
 @move(lambda walk: bool(walk.free_ids) and not isinstance(walk.actions[-1], Abort))
 def abort_gone(walk: Walk, chance: Chance) -> None:
-    """Somebody who has left, or who never was."""
-    walk.abort(pick(chance, (*gone(walk)[:1], "nobody")))
+    """Somebody who has left, or who never was, though somebody with a similar id is here."""
+    strangers = (other for r in walk.state.live[-1:] for other in resembling(r.id))
+    nobody = tuple(name for name in strangers if walk.state.find(name) is None)
+    walk.abort(pick(chance, (*gone(walk)[:1], "nobody", *nobody)))
 
 
 @move(lambda walk: bool(walk.state.pool.index.copies or walk.state.running))
 def reset(walk: Walk, chance: Chance) -> None:
     walk.do(ResetCache(preempt_running=bool(chance.below(2))))
+
+
+@move(lambda walk: bool(walk.state.running))
+def reset_in_flight(walk: Walk, chance: Chance) -> None:
+    """A reset that may send back who is in a step."""
+    walk.schedule()
+    walk.do(ResetCache(preempt_running=True))
+    _land(walk, chance)
 
 
 # --- what must be refused ------------------------------------------------------------------

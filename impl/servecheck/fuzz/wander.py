@@ -16,6 +16,7 @@ from servecheck.engines.protocol import Unsupported
 from servecheck.fuzz.draw import Seeded, pick
 from servecheck.fuzz.guide import Guide
 from servecheck.fuzz.moves import MOVES, fire
+from servecheck.fuzz.names import NAMINGS
 from servecheck.fuzz.walk import Walk
 from servecheck.fuzz.worlds import Draw, anywhere, begin
 from servecheck.lockstep.follow import Following
@@ -49,7 +50,13 @@ class Wanderer:
             # The world may have moved to where the engine does not go along.
             with suppress(Unsupported):
                 follower = None if following is None else following(start.machine)
-                self.walk = Walk(start.machine, properties, start.alphabet, follower)
+                self.walk = Walk(
+                    start.machine,
+                    properties,
+                    start.alphabet,
+                    follower,
+                    pick(self._chance, NAMINGS),
+                )
                 self._lead = start.actions
                 return
         worlds = draw or anywhere(config, policy)

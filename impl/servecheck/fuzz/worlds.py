@@ -31,6 +31,7 @@ from servecheck.fuzz.draw import (
     pick,
     varied,
 )
+from servecheck.fuzz.names import NAMINGS
 from servecheck.fuzz.sizes import Sizes, resized
 from servecheck.fuzz.walk import Walk
 from servecheck.lockstep.follow import Following
@@ -238,5 +239,5 @@ def begin(
         except Unsupported as refused:
             refusal = refused
             continue
-        return Walk(machine, properties, alphabet, follower)
+        return Walk(machine, properties, alphabet, follower, pick(chance, NAMINGS))
     raise refusal or Unsupported("no world was drawn")
