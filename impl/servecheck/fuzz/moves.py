@@ -149,11 +149,15 @@ def submit_around_blocks(walk: Walk, chance: Chance) -> None:
 
 @move(room)
 def submit_crowd(walk: Walk, chance: Chance) -> None:
-    """Several requests at once: together they want more than there is."""
-    for urgency in digits(chance, 3, 2 + chance.below(3)):
+    """Several requests at once, which together want more than there is; or more than there are
+    seats, all of which go on for long, in step with each other, so some wait when blocks end."""
+    size, wanted = walk.config.block_size, LONG * chance.below(2)
+    seats = walk.config.max_num_seqs - len(walk.state.live)
+    many, longest = (max(seats, 1) + 1, size) if wanted else (2, 2 * size)
+    for urgency in digits(chance, 3, many + chance.below(3 if not wanted else 2)):
         if room(walk):
-            prompt = walk.tokens(chance, 1 + chance.below(2 * walk.config.block_size))
-            walk.submit(chance, prompt, Submit("", (0,), 1, priority=urgency))
+            prompt = walk.tokens(chance, 1 + chance.below(longest))
+            walk.submit(chance, prompt, Submit("", (0,), 1, priority=urgency), wanted)
 
 
 @move(room)
@@ -165,10 +169,10 @@ def submit_filling(walk: Walk, chance: Chance) -> None:
 
 @move(room)
 def submit_impossible(walk: Walk, chance: Chance) -> None:
-    """A request that can never be served, by its prompt or by its output."""
+    """A request that can never be served, by its prompt or by its output, soon or in the end."""
     slots = usable_blocks(walk.config, walk.policy) * walk.config.block_size
     long = min(slots, walk.config.max_model_len)
-    length = pick(chance, (long + 1, walk.longest + 1, 2))
+    length = pick(chance, (long + 1, walk.longest + 1, long - 1, 2))
     prompt = walk.tokens(chance, max(length, 1))
     walk.do(Submit(walk.new_id(), prompt, max_tokens=max(long + 2 - length, 1)))
 
@@ -233,18 +237,23 @@ def submit_urgent(walk: Walk, chance: Chance) -> None:
     walk.submit(chance, prompt, Submit("", (0,), 1, priority=urgency))
 
 
-@move(room)
+@move(lambda walk: len(walk.state.live) + 2 <= walk.config.max_num_seqs)
 def submit_one_by_one(walk: Walk, chance: Chance) -> None:
-    """Requests that come while others run, each more urgent than the one before. All go on for
-    long and want blocks; the prompt of the last takes several passes. Then some turns."""
-    for urgency in range(2 + chance.below(2), -1, -1):
+    """Requests that come while others run, each more urgent than the one before, one for each seat
+    and some too many. Each takes a share of what is free and goes on for long, so blocks end while
+    all of them run, and the last prompts are still being read; who waits then asks for little. Then
+    some turns."""
+    size, seats = walk.config.block_size, walk.config.max_num_seqs
+    for urgency in range(seats - 1 + chance.below(3), -1, -1):
         if not room(walk):
             break
-        least = 1 if urgency else walk.budget
-        prompt = walk.tokens(chance, least + chance.below(walk.config.block_size))
+        free, parts = len(walk.state.pool.free) * size, pick(chance, (1, 2, 1, 0))
+        seated = len(walk.state.running) < seats
+        share = free // (urgency + parts) if seated and parts else 1
+        prompt = walk.tokens(chance, max(share - chance.below(size), 1))
         walk.submit(chance, prompt, Submit("", (0,), 1, priority=urgency), wanted=LONG)
         _turn(walk)
-    for _ in range(chance.below(TURNS)):
+    for _ in range(2 + chance.below(TURNS)):
         _turn(walk)
 
 
@@ -266,7 +275,9 @@ def submit_namesake(walk: Walk, chance: Chance) -> None:
     """A request with the id of the last who left, perhaps with its text, perhaps in another
     namespace."""
     texts = walk.ended[-1:]
-    prompt = texts[0].whole if texts and chance.below(2) else walk.tokens(chance, 1 + chance.below(6))
+    prompt = (
+        texts[0].whole if texts and chance.below(2) else walk.tokens(chance, 1 + chance.below(6))
+    )
     namespace = pick(chance, (PUBLIC, PUBLIC, *NAMESPACES))
     walk.submit(chance, prompt, Submit(gone(walk)[0], (0,), 1, namespace=namespace))
 

@@ -25,9 +25,14 @@ from servespec.config import Config
 from servespec.policy import Policy
 from servespec.properties import Property
 
+SILENT = 8
+"""Moves are left out of a walk by a chance of so many tenths, less one, at most."""
+PARTS = (1, 2, 4)
+"""A walk is as long as it may be, or one of these parts of it: the shorter, the more worlds."""
+
 
 class Wanderer:
-    """One walk of so many moves, from a seed.
+    """One walk of so many moves at most, from a seed.
 
     Raises:
         Unsupported: the engine that follows takes none of the worlds that were drawn.
@@ -63,16 +68,16 @@ class Wanderer:
         self.walk = begin(self._chance, worlds, properties, following)
 
     def go(self, moves: int) -> Walk:
-        """Walk on.
+        """Walk on, for so many moves at most.
 
         Raises:
             PropertyFell: a property fell where it is not known to fall.
         """
         chance, walk, kinds = self._chance, self.walk, tuple(MOVES.values())
         walk.replay(self._lead)
-        silent = chance.below(8)  # tenths of the moves that are left out
+        silent = chance.below(SILENT)
         offered = tuple(kind for kind in kinds if chance.below(10) >= silent)
-        for _ in range(moves):
+        for _ in range(max(moves // pick(chance, PARTS), 1)):
             enabled = [kind for kind in offered if kind.enabled(walk)]
             if not enabled:
                 enabled = [kind for kind in kinds if kind.enabled(walk)]
