@@ -240,16 +240,14 @@ def submit_urgent(walk: Walk, chance: Chance) -> None:
 @move(lambda walk: len(walk.state.live) + 2 <= walk.config.max_num_seqs)
 def submit_one_by_one(walk: Walk, chance: Chance) -> None:
     """Requests that come while others run, each more urgent than the one before, one for each seat
-    and some too many. Each takes a share of what is free and goes on for long, so blocks end while
-    all of them run, and the last prompts are still being read; who waits then asks for little. Then
-    some turns."""
-    size, seats = walk.config.block_size, walk.config.max_num_seqs
-    for urgency in range(seats - 1 + chance.below(3), -1, -1):
+    or one too many. Each takes a share of what is free and goes on for long, so blocks end while
+    all of them run, and the last prompts are still being read. Then some turns."""
+    size = walk.config.block_size
+    for urgency in range(walk.config.max_num_seqs - 1 + chance.below(2), -1, -1):
         if not room(walk):
             break
-        free, parts = len(walk.state.pool.free) * size, pick(chance, (1, 2, 1, 0))
-        seated = len(walk.state.running) < seats
-        share = free // (urgency + parts) if seated and parts else 1
+        free, parts = len(walk.state.pool.free) * size, pick(chance, (2, 1, 3, 0))
+        share = free // (urgency + parts) if parts else 1
         prompt = walk.tokens(chance, max(share - chance.below(size), 1))
         walk.submit(chance, prompt, Submit("", (0,), 1, priority=urgency), wanted=LONG)
         _turn(walk)

@@ -27,7 +27,7 @@ from servespec.properties import Property
 
 SILENT = 8
 """Moves are left out of a walk by a chance of so many tenths, less one, at most."""
-PARTS = (1, 2, 4)
+PARTS = (2, 1, 4, 2)
 """A walk is as long as it may be, or one of these parts of it: the shorter, the more worlds."""
 
 
