@@ -32,7 +32,7 @@ PARTS = (2, 1, 4, 2)
 
 
 class Wanderer:
-    """One walk of so many moves at most, from a seed.
+    """One walk of so many moves at most, from a seed. Without `swarm` it leaves no moves out.
 
     Raises:
         Unsupported: the engine that follows takes none of the worlds that were drawn.
@@ -47,7 +47,9 @@ class Wanderer:
         following: Following | None = None,
         draw: Draw | None = None,
         guide: Guide | None = None,
+        swarm: bool = True,
     ) -> None:
+        self._silent = SILENT if swarm else 1
         self._chance = Seeded(seed)
         self._lead: tuple[Action, ...] = ()
         start = guide.offer(self._chance) if guide and self._chance.below(2) else None
@@ -75,7 +77,7 @@ class Wanderer:
         """
         chance, walk, kinds = self._chance, self.walk, tuple(MOVES.values())
         walk.replay(self._lead)
-        silent = chance.below(SILENT)
+        silent = chance.below(self._silent)
         offered = tuple(kind for kind in kinds if chance.below(10) >= silent)
         for _ in range(max(moves // pick(chance, PARTS), 1)):
             enabled = [kind for kind in offered if kind.enabled(walk)]
