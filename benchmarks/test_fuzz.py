@@ -1,15 +1,22 @@
-"""How far a second of fuzzing goes: `make bench`.
+"""How far a second of fuzzing goes: `make bench`. What came of it is in docs/fuzzing.md.
 
-Three drivers go through the same world (vLLM's policy, by priority, 5 blocks of 2 tokens), with the
-fast engine in lockstep and no property asked: a plain RuleBasedStateMachine as one writes it with
-Hypothesis alone (an action a rule, with preconditions), our machine under Hypothesis, and our
-walks. Each gets as many runs of as many moves. Counted per CPU second: effective steps, which
-changed the state, and distinct states, by their canonical key (`servecheck.explore.codec`).
+Drivers beside each other, with the fast engine in lockstep and no property asked: a plain
+RuleBasedStateMachine as one writes it with Hypothesis alone (an action a rule, with preconditions),
+our machine under Hypothesis, and our walks: without swarm (every walk has all moves), with it, and
+with a guide as well. Each gets as many runs of as many moves at most, in one world (vLLM's policy,
+by priority, 5 blocks of 2 tokens) and, as far as it draws worlds, in all of them. Counted per CPU
+second: effective steps, which changed the state, and distinct states, by world and canonical key
+(`servecheck.explore.codec`).
+
+The panel: entries of the zoo that are hardest to find, all beside the same walks. Told are the
+steps to the first difference of each, a function of the seed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import count, islice
 from time import process_time
 
 import pytest
@@ -27,22 +34,30 @@ from hypothesis.stateful import (
 from benchmarks.test_speed import Benchmark
 from servecheck.engines.fast.adapters import FastLoop
 from servecheck.explore.codec import Codec, Names
+from servecheck.fuzz.campaign import STRIDE
 from servecheck.fuzz.guide import Guide
 from servecheck.fuzz.machine import machine_class
 from servecheck.fuzz.moves import NAMESPACES
+from servecheck.fuzz.walk import Walk
 from servecheck.fuzz.wander import Wanderer
-from servecheck.lockstep.follow import Follower, follower
+from servecheck.lockstep.follow import Diverged, Follower, Following, follower
+from servecheck.lockstep.subject import Beside, Lost, Subject
+from servecheck.zoo import ENTRIES
+from servecheck.zoo.told import subject_of
 from servespec.actions import Abort, Action, Complete, Output, ResetCache, Schedule, Submit
 from servespec.chain import PUBLIC
 from servespec.config import Config
 from servespec.machine import Machine
 from servespec.plan import State
-from servespec.policy import VLLM_0_33, prioritised
+from servespec.policy import VLLM_0_33, Policy, prioritised
 from servespec.properties import Step, step_of
 
-CONFIG, POLICY = Config(6, 2, 10, 4, 3), prioritised(VLLM_0_33)
-KEYS = Codec(CONFIG, POLICY, Names((PUBLIC, *NAMESPACES), ids=()))
+World = tuple[Config, Policy]
+ONE: World = (Config(6, 2, 10, 4, 3), prioritised(VLLM_0_33))
+CONFIG, POLICY = ONE
 RUNS, MOVES = 40, 40
+SIZES = ("max_num_batched_tokens", "num_blocks", "max_num_seqs")
+"""What a guide would move."""
 SEARCH = settings(
     max_examples=RUNS,
     stateful_step_count=MOVES,
@@ -53,20 +68,25 @@ SEARCH = settings(
 )
 
 
+@cache
+def keys(world: World) -> Codec:
+    return Codec(*world, Names((PUBLIC, *NAMESPACES), ids=()))
+
+
 @define
 class Reached:
     """What a driver did. Looking is not counted: its CPU seconds are taken out."""
 
     effective: int = 0
-    states: set[bytes] = field(factory=set)
+    states: set[tuple[World, bytes]] = field(factory=set)
     looking: float = 0.0
     """CPU seconds."""
 
-    def see(self, before: State, after: State) -> None:
+    def see(self, world: World, before: State, after: State) -> None:
         begun = process_time()
         if after != before:
             self.effective += 1
-            self.states.add(KEYS.key(after))
+            self.states.add((world, keys(world).key(after)))
         self.looking += process_time() - begun
 
 
@@ -79,7 +99,8 @@ class Watched:
 
     def follow(self, step: Step) -> None:
         self.inner.follow(step)
-        self.reached.see(step.before, step.after)
+        world = (step.machine.config, step.machine.policy)
+        self.reached.see(world, step.before, step.after)
 
     def allows(self, machine: Machine, state: State, action: Action) -> bool:
         return self.inner.allows(machine, state, action)
@@ -91,7 +112,7 @@ def beside(reached: Reached) -> Callable[[Machine], Watched]:
     )
 
 
-def bare(reached: Reached) -> None:
+def bare(reached: Reached, world: World | None) -> None:
     """A plain machine: payloads by strategies, guards by preconditions."""
     tokens = st.lists(st.integers(0, 1), min_size=1, max_size=8).map(tuple)
 
@@ -143,29 +164,67 @@ def bare(reached: Reached) -> None:
     run_state_machine_as_test(seed(0)(Plain), settings=SEARCH)
 
 
-def ours(reached: Reached) -> None:
+def ours(reached: Reached, world: World | None) -> None:
     """Our machine under Hypothesis."""
-    kind = machine_class(CONFIG, POLICY, properties=(), following=beside(reached))
+    config, policy = world or (None, None)
+    kind = machine_class(config, policy, properties=(), following=beside(reached))
     run_state_machine_as_test(seed(0)(kind), settings=SEARCH)
 
 
-def walks(reached: Reached) -> None:
-    """Our walks, every other one back to what is rare."""
-    guide = Guide(fixed=frozenset(("max_num_batched_tokens", "num_blocks", "max_num_seqs")))
-    for number in range(RUNS):
-        walk = Wanderer(number, (), CONFIG, POLICY, following=beside(reached), guide=guide).go(
-            MOVES
-        )
-        guide.learn(walk)
+def _walks(
+    following: Following, world: World | None, swarm: bool, guided: bool, first: int = 0
+) -> Iterator[Walk]:
+    """Walks without end."""
+    config, policy = world or (None, None)
+    guide = Guide(fixed=frozenset(SIZES if world else ())) if guided else None
+    for number in count(first):
+        walk = Wanderer(
+            number, (), config, policy, following=following, guide=guide, swarm=swarm
+        ).go(MOVES)
+        if guide is not None:
+            guide.learn(walk)
+        yield walk
 
 
-@pytest.mark.parametrize("drive", [bare, ours, walks], ids=lambda drive: drive.__name__)
-def test_fuzzing_goes_far(benchmark: Benchmark, drive: Callable[[Reached], None]) -> None:
+def all_moves(reached: Reached, world: World | None) -> None:
+    """Our walks, each with all moves."""
+    _go(_walks(beside(reached), world, swarm=False, guided=False))
+
+
+def swarm(reached: Reached, world: World | None) -> None:
+    """Our walks, each of which leaves some moves out."""
+    _go(_walks(beside(reached), world, swarm=True, guided=False))
+
+
+def guided(reached: Reached, world: World | None) -> None:
+    """The same, every other one back to what is rare."""
+    _go(_walks(beside(reached), world, swarm=True, guided=True))
+
+
+def _go(walks: Iterator[Walk]) -> None:
+    for _ in islice(walks, RUNS):
+        pass
+
+
+CASES = [
+    (bare, ONE),
+    *((drive, world) for world in (ONE, None) for drive in (ours, all_moves, swarm, guided)),
+]
+
+
+@pytest.mark.parametrize(
+    ("drive", "world"),
+    CASES,
+    ids=[f"{drive.__name__}-{'one' if world else 'all'}" for drive, world in CASES],
+)
+def test_fuzzing_goes_far(
+    benchmark: Benchmark, drive: Callable[[Reached, World | None], None], world: World | None
+) -> None:
     rates: list[tuple[float, float]] = []
 
     def go() -> None:
         reached, begun = Reached(), process_time()
-        drive(reached)
+        drive(reached, world)
         spent = process_time() - begun - reached.looking
         rates.append((reached.effective / spent, len(reached.states) / spent))
 
@@ -173,7 +232,84 @@ def test_fuzzing_goes_far(benchmark: Benchmark, drive: Callable[[Reached], None]
     effective, states = sorted(rates)[len(rates) // 2]
     benchmark.extra_info["effective steps per CPU second"] = round(effective)
     benchmark.extra_info["canonical states per CPU second"] = round(states)
+    where = "one world" if world else "all worlds"
     print(
-        f"\n{drive.__name__}: {effective:,.0f} effective steps, {states:,.0f} states a CPU second"
+        f"\n{drive.__name__}, {where}: {effective:,.0f} effective steps, "
+        f"{states:,.0f} states a CPU second"
     )
     assert states > 0
+
+
+# --- the panel -----------------------------------------------------------------------------
+
+PANEL = (
+    "preempted-subtracted-twice",
+    "budget-lost",
+    "deferred-lost-on-failure",
+    "cursor-not-moved",
+    "victim-stays-scheduled",
+    "room-in-tokens",
+    "lost-on-resume",
+    "drafts-out-of-step",
+    "uncached-at-the-tail-without-cache",
+    "abort-by-prefix",
+)
+STEPS = 15_000
+SEEDS = (0, 1, 2)
+
+
+@define
+class Panel:
+    """Engines with faults beside a machine, each up to its first difference."""
+
+    engines: dict[str, Beside]
+    left: dict[str, Subject]
+    """Shared by all walks."""
+    killed: dict[str, int]
+    steps: list[Step]
+
+    def follow(self, step: Step) -> None:
+        self.steps.append(step)
+        for name in [name for name in self.engines if name in self.left]:
+            try:
+                self.engines[name].follow(step)
+            except (Diverged, Lost):
+                self.killed[name] = len(self.steps)
+                del self.left[name]
+
+    def allows(self, machine: Machine, state: State, action: Action) -> bool:
+        return True
+
+
+def kills(first: int, swarm: bool, guided: bool) -> dict[str, int]:
+    """Steps to the first difference of each of the panel, as far as there was one."""
+    left = {name: subject_of(ENTRIES[name]) for name in PANEL}
+    killed: dict[str, int] = {}
+    steps: list[Step] = []
+
+    def following(machine: Machine) -> Panel:
+        return Panel({name: one(machine) for name, one in left.items()}, left, killed, steps)
+
+    for _ in _walks(following, None, swarm, guided, first):
+        if not left or len(steps) >= STEPS:
+            return killed
+    return killed
+
+
+@pytest.mark.parametrize(
+    ("swarm", "guided"),
+    [(False, False), (True, False), (True, True)],
+    ids=["all-moves", "swarm", "guided"],
+)
+def test_the_panel_is_found(benchmark: Benchmark, swarm: bool, guided: bool) -> None:
+    found: list[dict[str, int]] = []
+
+    def go() -> None:
+        found.extend(kills(number * STRIDE, swarm, guided) for number in SEEDS)
+
+    benchmark.pedantic(go, rounds=1)
+    for name in PANEL:
+        steps = [one.get(name, STEPS) for one in found]
+        benchmark.extra_info[name] = steps
+        print(f"\n{name}: " + ", ".join(f"{n:,}" if n < STEPS else "none" for n in steps), end="")
+    assert any(found)

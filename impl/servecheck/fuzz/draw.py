@@ -22,7 +22,7 @@ from typing import Protocol, TypeVar
 from attrs import define, evolve, field
 
 from servespec.config import Config
-from servespec.policy import MINIATURE, PROFILES, VLLM_0_33, Memory, Policy, prioritised
+from servespec.policy import MINIATURE, PROFILES, VLLM_0_33, Batching, Memory, Policy, prioritised
 
 PART = 16
 """Digits in one number: a float must be able to tell all numbers apart."""
@@ -74,30 +74,46 @@ def digits(chance: Chance, base: int, length: int) -> tuple[int, ...]:
 BASES = (*PROFILES.values(), *map(prioritised, (VLLM_0_33, MINIATURE)))
 """The policies that others are varied from."""
 
-KEEP = (-1, 12, 4, 12, 0)
+KEEP = (-1, 12, 4, 1, 0)
 """How much a policy keeps to its base: wholly; each axis by so many to one; not at all."""
+
+PLAIN = 6
+"""Batches that are static and memory that is reserved leave little to go wrong: of an axis on
+which a policy has them depends most of what there is, so it keeps to its base more than others."""
 
 
 def draw_policy(chance: Chance, bases: Sequence[Policy] = BASES) -> Policy:
     """A profile, a profile varied in few axes, or any value on every axis."""
     keep = pick(chance, KEEP)
-    base = pick(chance, bases)
+    base = pick_base(chance, bases)
     return base if keep < 0 else varied(chance, base, keep)
+
+
+def pick_base(chance: Chance, bases: Sequence[Policy]) -> Policy:
+    """One of the policies; those under which little can go wrong less often."""
+    base = pick(chance, bases)
+    return base if rich(base) else pick(chance, bases)
+
+
+def rich(policy: Policy) -> bool:
+    """Blocks are taken as they are needed, by requests that come and go."""
+    return policy.batching is Batching.CONTINUOUS and policy.memory is Memory.PAGED
 
 
 def varied(chance: Chance, base: Policy, keep: int) -> Policy:
     """A policy drawn axis by axis; each axis has `keep` extra chances of staying as it is."""
 
-    def axis(usual: E) -> E:
+    def axis(usual: E, more: int = 0) -> E:
         others = [value for value in type(usual) if value is not usual]
-        return [usual, *others][max(chance.below(keep + 1 + len(others)) - keep, 0)]
+        stays = keep + more
+        return [usual, *others][max(chance.below(stays + 1 + len(others)) - stays, 0)]
 
     def switch(usual: bool) -> bool:
         return usual if chance.below(keep + 2) <= keep else not usual
 
     return Policy(
-        batching=axis(base.batching),
-        memory=axis(base.memory),
+        batching=axis(base.batching, PLAIN),
+        memory=axis(base.memory, PLAIN),
         sharing=axis(base.sharing),
         publish=axis(base.publish),
         lookup=axis(base.lookup),
@@ -202,4 +218,4 @@ def _longest(chance: Chance, policy: Policy, slots: int) -> int:
     """max_model_len: around the slots of the pool, or parts of them; reserved, mostly parts."""
     if policy.memory is Memory.RESERVED:
         return max(pick(chance, (slots // 2, slots // 3, slots // 4, slots, slots - 1)), 2)
-    return max(pick(chance, (slots, slots, slots - 1, slots + 3, slots // 2)), 2)
+    return max(pick(chance, (slots, slots + 3, slots - 1, slots + 1, slots // 2)), 2)

@@ -18,6 +18,7 @@ from typing import Protocol
 from attrs import frozen
 
 from servecheck.fuzz.draw import Chance, digits, pick
+from servecheck.fuzz.names import resembling
 from servecheck.fuzz.walk import Text, Walk
 from servespec.actions import Submit
 from servespec.chain import PUBLIC, Namespace, Tokens
@@ -148,11 +149,15 @@ def submit_around_blocks(walk: Walk, chance: Chance) -> None:
 
 @move(room)
 def submit_crowd(walk: Walk, chance: Chance) -> None:
-    """Several requests at once: together they want more than there is."""
-    for urgency in digits(chance, 3, 2 + chance.below(3)):
+    """Several requests at once, which together want more than there is; or more than there are
+    seats, all of which go on for long, in step with each other, so some wait when blocks end."""
+    size, wanted = walk.config.block_size, LONG * chance.below(2)
+    seats = walk.config.max_num_seqs - len(walk.state.live)
+    many, longest = (max(seats, 1) + 1, size) if wanted else (2, 2 * size)
+    for urgency in digits(chance, 3, many + chance.below(3 if not wanted else 2)):
         if room(walk):
-            prompt = walk.tokens(chance, 1 + chance.below(2 * walk.config.block_size))
-            walk.submit(chance, prompt, Submit("", (0,), 1, priority=urgency))
+            prompt = walk.tokens(chance, 1 + chance.below(longest))
+            walk.submit(chance, prompt, Submit("", (0,), 1, priority=urgency), wanted)
 
 
 @move(room)
@@ -164,10 +169,10 @@ def submit_filling(walk: Walk, chance: Chance) -> None:
 
 @move(room)
 def submit_impossible(walk: Walk, chance: Chance) -> None:
-    """A request that can never be served, by its prompt or by its output."""
+    """A request that can never be served, by its prompt or by its output, soon or in the end."""
     slots = usable_blocks(walk.config, walk.policy) * walk.config.block_size
     long = min(slots, walk.config.max_model_len)
-    length = pick(chance, (long + 1, walk.longest + 1, 2))
+    length = pick(chance, (long + 1, walk.longest + 1, long - 1, 2))
     prompt = walk.tokens(chance, max(length, 1))
     walk.do(Submit(walk.new_id(), prompt, max_tokens=max(long + 2 - length, 1)))
 
@@ -232,18 +237,21 @@ def submit_urgent(walk: Walk, chance: Chance) -> None:
     walk.submit(chance, prompt, Submit("", (0,), 1, priority=urgency))
 
 
-@move(room)
+@move(lambda walk: len(walk.state.live) + 2 <= walk.config.max_num_seqs)
 def submit_one_by_one(walk: Walk, chance: Chance) -> None:
-    """Requests that come while others run, each more urgent than the one before. All go on for
-    long and want blocks; the prompt of the last takes several passes. Then some turns."""
-    for urgency in range(2 + chance.below(2), -1, -1):
+    """Requests that come while others run, each more urgent than the one before, one for each seat
+    or one too many. Each takes a share of what is free and goes on for long, so blocks end while
+    all of them run, and the last prompts are still being read. Then some turns."""
+    size = walk.config.block_size
+    for urgency in range(walk.config.max_num_seqs - 1 + chance.below(2), -1, -1):
         if not room(walk):
             break
-        least = 1 if urgency else walk.budget
-        prompt = walk.tokens(chance, least + chance.below(walk.config.block_size))
+        free, parts = len(walk.state.pool.free) * size, pick(chance, (2, 1, 3, 0))
+        share = free // (urgency + parts) if parts else 1
+        prompt = walk.tokens(chance, max(share - chance.below(size), 1))
         walk.submit(chance, prompt, Submit("", (0,), 1, priority=urgency), wanted=LONG)
         _turn(walk)
-    for _ in range(chance.below(TURNS)):
+    for _ in range(2 + chance.below(TURNS)):
         _turn(walk)
 
 
@@ -262,9 +270,14 @@ def submit_stopping(walk: Walk, chance: Chance) -> None:
 
 @move(lambda walk: room(walk) and bool(gone(walk)))
 def submit_namesake(walk: Walk, chance: Chance) -> None:
-    """A request with the id of the last who left."""
-    prompt = walk.tokens(chance, 1 + chance.below(6))
-    walk.submit(chance, prompt, Submit(gone(walk)[0], (0,), 1))
+    """A request with the id of the last who left, perhaps with its text, perhaps in another
+    namespace."""
+    texts = walk.ended[-1:]
+    prompt = (
+        texts[0].whole if texts and chance.below(2) else walk.tokens(chance, 1 + chance.below(6))
+    )
+    namespace = pick(chance, (PUBLIC, PUBLIC, *NAMESPACES))
+    walk.submit(chance, prompt, Submit(gone(walk)[0], (0,), 1, namespace=namespace))
 
 
 # --- the loop goes on ----------------------------------------------------------------------
@@ -371,17 +384,37 @@ def abort_in_flight(walk: Walk, chance: Chance) -> None:
     walk.schedule()
     if flying := in_flight(walk):
         walk.abort(pick(chance, flying).id)
+        _land(walk, chance)
+
+
+def _land(walk: Walk, chance: Chance) -> None:
+    """The step in flight stays there, or ends in one of the ways in which it can."""
+    end = chance.below(3)
+    if end == 1:
+        _turn(walk)
+    elif end == 2 and walk.machine.can_discard:
+        walk.do(Discard())
 
 
 @move(lambda walk: bool(walk.free_ids) and not isinstance(walk.actions[-1], Abort))
 def abort_gone(walk: Walk, chance: Chance) -> None:
-    """Somebody who has left, or who never was."""
-    walk.abort(pick(chance, (*gone(walk)[:1], "nobody")))
+    """Somebody who has left, or who never was, though somebody with a similar id is here."""
+    strangers = (other for r in walk.state.live[-1:] for other in resembling(r.id))
+    nobody = tuple(name for name in strangers if walk.state.find(name) is None)
+    walk.abort(pick(chance, (*gone(walk)[:1], "nobody", *nobody)))
 
 
 @move(lambda walk: bool(walk.state.pool.index.copies or walk.state.running))
 def reset(walk: Walk, chance: Chance) -> None:
     walk.do(ResetCache(preempt_running=bool(chance.below(2))))
+
+
+@move(lambda walk: bool(walk.state.running))
+def reset_in_flight(walk: Walk, chance: Chance) -> None:
+    """A reset that may send back who is in a step."""
+    walk.schedule()
+    walk.do(ResetCache(preempt_running=True))
+    _land(walk, chance)
 
 
 # --- what must be refused ------------------------------------------------------------------

@@ -19,6 +19,7 @@ from itertools import count
 from attrs import define, evolve, field, frozen
 
 from servecheck.fuzz.draw import Chance, digits
+from servecheck.fuzz.names import Naming, letters
 from servecheck.fuzz.tell import fell
 from servecheck.lockstep.follow import Diverged, Follower
 from servecheck.marks import Mark, marks_of
@@ -73,6 +74,7 @@ class Walk:
     """Tokens that there are."""
     follower: Follower | None = None
     """An engine that goes along, if there is one."""
+    naming: Naming = letters
     state: State = field(init=False)
     watch: Watch = field(init=False)
     actions: list[Action] = field(init=False, factory=list)
@@ -209,7 +211,7 @@ class Walk:
 
     def new_id(self) -> str:
         """An id that nobody had."""
-        return next(name for name in map(_name, self._ids) if name not in self._taken)
+        return next(name for name in map(self.naming, self._ids) if name not in self._taken)
 
     @property
     def longest(self) -> int:
@@ -290,8 +292,3 @@ class Walk:
         for token in text:
             value = (value * 5 + token + 1) % 1009
         return value % self.alphabet
-
-
-def _name(number: int) -> str:
-    letter, turn = chr(ord("a") + number % 26), number // 26
-    return f"{letter}{turn or ''}"

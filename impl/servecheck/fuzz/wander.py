@@ -16,6 +16,7 @@ from servecheck.engines.protocol import Unsupported
 from servecheck.fuzz.draw import Seeded, pick
 from servecheck.fuzz.guide import Guide
 from servecheck.fuzz.moves import MOVES, fire
+from servecheck.fuzz.names import NAMINGS
 from servecheck.fuzz.walk import Walk
 from servecheck.fuzz.worlds import Draw, anywhere, begin
 from servecheck.lockstep.follow import Following
@@ -24,9 +25,14 @@ from servespec.config import Config
 from servespec.policy import Policy
 from servespec.properties import Property
 
+SILENT = 8
+"""Moves are left out of a walk by a chance of so many tenths, less one, at most."""
+PARTS = (2, 1, 4, 2)
+"""A walk is as long as it may be, or one of these parts of it: the shorter, the more worlds."""
+
 
 class Wanderer:
-    """One walk of so many moves, from a seed.
+    """One walk of so many moves at most, from a seed. Without `swarm` it leaves no moves out.
 
     Raises:
         Unsupported: the engine that follows takes none of the worlds that were drawn.
@@ -41,7 +47,9 @@ class Wanderer:
         following: Following | None = None,
         draw: Draw | None = None,
         guide: Guide | None = None,
+        swarm: bool = True,
     ) -> None:
+        self._silent = SILENT if swarm else 1
         self._chance = Seeded(seed)
         self._lead: tuple[Action, ...] = ()
         start = guide.offer(self._chance) if guide and self._chance.below(2) else None
@@ -49,23 +57,29 @@ class Wanderer:
             # The world may have moved to where the engine does not go along.
             with suppress(Unsupported):
                 follower = None if following is None else following(start.machine)
-                self.walk = Walk(start.machine, properties, start.alphabet, follower)
+                self.walk = Walk(
+                    start.machine,
+                    properties,
+                    start.alphabet,
+                    follower,
+                    pick(self._chance, NAMINGS),
+                )
                 self._lead = start.actions
                 return
         worlds = draw or anywhere(config, policy)
         self.walk = begin(self._chance, worlds, properties, following)
 
     def go(self, moves: int) -> Walk:
-        """Walk on.
+        """Walk on, for so many moves at most.
 
         Raises:
             PropertyFell: a property fell where it is not known to fall.
         """
         chance, walk, kinds = self._chance, self.walk, tuple(MOVES.values())
         walk.replay(self._lead)
-        silent = chance.below(8)  # tenths of the moves that are left out
+        silent = chance.below(self._silent)
         offered = tuple(kind for kind in kinds if chance.below(10) >= silent)
-        for _ in range(moves):
+        for _ in range(max(moves // pick(chance, PARTS), 1)):
             enabled = [kind for kind in offered if kind.enabled(walk)]
             if not enabled:
                 enabled = [kind for kind in kinds if kind.enabled(walk)]

@@ -29,8 +29,10 @@ from servecheck.fuzz.draw import (
     draw_world,
     fitting,
     pick,
+    pick_base,
     varied,
 )
+from servecheck.fuzz.names import NAMINGS
 from servecheck.fuzz.sizes import Sizes, resized
 from servecheck.fuzz.walk import Walk
 from servecheck.lockstep.follow import Following
@@ -135,7 +137,7 @@ class Worlds:
         return Worlds(tuple(taken), values, speculates, config, policy, given, put_back)
 
     def __call__(self, chance: Chance) -> World:
-        base = self.policy or pick(chance, self.bases)
+        base = self.policy or pick_base(chance, self.bases)
         policy = self.policy or self._policy(chance, base)
         config = self.config or self._config(chance, base, policy)
         return config, self.policy or fitting(config, policy)
@@ -238,5 +240,5 @@ def begin(
         except Unsupported as refused:
             refusal = refused
             continue
-        return Walk(machine, properties, alphabet, follower)
+        return Walk(machine, properties, alphabet, follower, pick(chance, NAMINGS))
     raise refusal or Unsupported("no world was drawn")
