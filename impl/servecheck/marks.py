@@ -106,6 +106,10 @@ PREEMPTING = Needs(
 BY_PRIORITY = PREEMPTING & Needs(
     "victims by priority", lambda c, p: p.victim is Victim.WORST_PRIORITY
 )
+GOING_ON = PREEMPTING & Needs(
+    "admissions go on after a preemption",
+    lambda c, p: p.after_preemption is AfterPreemption.GO_ON,
+)
 LAST_FIRST = PREEMPTING & Needs(
     "the last admitted gives way", lambda c, p: p.victim is Victim.LAST_ADMITTED
 )
@@ -188,14 +192,8 @@ class Mark(Enum):
     PREEMPTS_DRAFTS = ("a victim loses its drafts", PREEMPTING & DRAFTS)
     PREEMPTS_BETTER = ("a victim has a better priority than who makes it give way", LAST_FIRST)
     PREEMPTS_SEVERAL = ("several give way in one pass", PREEMPTING)
-    READMITTED_SAME_PASS = (
-        "a victim is admitted again in the same pass",
-        PREEMPTING
-        & Needs(
-            "admissions go on after a preemption",
-            lambda c, p: p.after_preemption is AfterPreemption.GO_ON,
-        ),
-    )
+    ADMITTED_SAME_PASS = ("somebody is admitted in a pass in which somebody gave way", GOING_ON)
+    READMITTED_SAME_PASS = ("a victim is admitted again in the same pass", GOING_ON)
     REQUEUED_BEHIND = (
         "a victim waits behind others",
         PREEMPTING
@@ -482,6 +480,7 @@ def _admission(
             Mark.CACHED_IN_PLACE: cached and m.hits == len(request.keys) > 0,
             Mark.RESUMED_HITS_OUTPUT: event.hit_tokens > len(request.prompt),
             Mark.RESUMED_MISSES: bool(request.output) and not hits,
+            Mark.ADMITTED_SAME_PASS: bool(victims),
             Mark.READMITTED_SAME_PASS: event.id in victims,
             Mark.PASSED_OVER: any(r.id in skipped for r in ahead),
         }

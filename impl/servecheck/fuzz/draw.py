@@ -22,6 +22,7 @@ from typing import Protocol, TypeVar
 from attrs import define, evolve, field
 
 from servespec.config import Config
+from servespec.plan import State
 from servespec.policy import MINIATURE, PROFILES, VLLM_0_33, Batching, Memory, Policy, prioritised
 
 PART = 16
@@ -212,6 +213,33 @@ def neighbour(chance: Chance, config: Config, policy: Policy, fixed: Container[s
     }
     name = pick(chance, ("max_num_batched_tokens", *moved))
     return config if name in fixed else evolve(config, **{name: moved[name]})
+
+
+TIGHTENED = (
+    ("max_num_batched_tokens", 0),
+    ("max_num_seqs", 0),
+    ("num_blocks", 0),
+    ("num_blocks", -1),
+)
+"""Limits, and by how much they differ from what a pass used."""
+
+
+def tightened(config: Config, policy: Policy, state: State, way: int) -> tuple[str, Config]:
+    """The same sizes, but one limit becomes what the pass that led to this state used, or a little
+    less: whatever is counted wrongly in such a pass then shows in who gets what. And which one."""
+    plan = state.in_flight[-1] if state.in_flight else None
+    used = {
+        "max_num_batched_tokens": sum(len(e.tokens) for e in plan.entries) if plan else 0,
+        "max_num_seqs": len(state.running),
+        "num_blocks": config.num_blocks - len(state.pool.free),
+    }
+    least = {
+        "max_num_batched_tokens": 1 + config.num_speculative_tokens,
+        "max_num_seqs": 1,
+        "num_blocks": 1 + policy.first_block,
+    }
+    name, apart = TIGHTENED[way]
+    return name, evolve(config, **{name: max(used[name] + apart, least[name])})
 
 
 def _longest(chance: Chance, policy: Policy, slots: int) -> int:

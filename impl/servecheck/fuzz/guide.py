@@ -13,16 +13,18 @@ seed does the same again.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
 
-from servecheck.fuzz.draw import Chance, neighbour, pick
+from servecheck.fuzz.draw import TIGHTENED, Chance, neighbour, pick, tightened
 from servecheck.marks import Mark
 from servecheck.trace.shrink import mend
-from servespec.actions import Action
-from servespec.errors import ConfigError
+from servespec.actions import Action, Schedule
+from servespec.config import Config
+from servespec.errors import ActionDisabled, ConfigError
 from servespec.machine import Machine
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ LONGEST = 60
 """Actions of a start; longer ones cost more than they bring."""
 BACK = (1, 2, 4, 3, 6, 9, 0)
 """Actions before the situation at which the walk goes its own way; 0: it begins anew."""
+WAITING = 48
+"""Most starts, each with a limit, that wait to be gone through once more; the oldest goes."""
 
 
 @frozen
@@ -45,6 +49,8 @@ class Start:
     machine: Machine
     alphabet: int
     actions: tuple[Action, ...]
+    elsewhere: bool = False
+    """The world is not the one in which it was found, so it may come to other situations."""
 
 
 @define
@@ -54,40 +60,71 @@ class Guide:
     counts: Counter[Mark] = field(factory=Counter)
     starts: dict[Mark, dict[Machine, Start]] = field(factory=dict)
     """Of each mark, by world."""
+    waiting: deque[tuple[Start, int]] = field(factory=lambda: deque(maxlen=WAITING))
+    """Starts that are still to be gone through with a limit tightened, and which."""
     fixed: frozenset[str] = frozenset()
     """Sizes that stay as they are."""
+
+    @property
+    def rarest(self) -> list[Mark]:
+        """The marks that were reached least often."""
+        return sorted(self.starts, key=lambda mark: (self.counts[mark], mark.name))[:RARE]
 
     def learn(self, walk: Walk) -> None:
         """Take in a walk that has ended."""
         self.counts.update(walk.marks)
-        for mark, count in walk.first.items():
-            if count > LONGEST:
-                continue
-            known = self.starts.setdefault(mark, {})
+        first = {mark: count for mark, count in walk.first.items() if count <= LONGEST}
+        for mark in first:
+            self.starts.setdefault(mark, {})
+        rarest = self.rarest
+        for mark, count in first.items():
+            known = self.starts[mark]
             shorter = known.get(walk.machine)
             if shorter is not None and len(shorter.actions) <= count:
                 continue
             known.pop(walk.machine, None)
-            known[walk.machine] = Start(walk.machine, walk.alphabet, tuple(walk.actions[:count]))
+            start = Start(walk.machine, walk.alphabet, tuple(walk.actions[:count]))
+            known[walk.machine] = start
+            if mark in rarest and isinstance(start.actions[-1], Schedule):
+                self.waiting.extend((start, way) for way in range(len(TIGHTENED)))
             if len(known) > KEPT:
                 del known[next(iter(known))]
 
     def offer(self, chance: Chance) -> Start | None:
         """A start near one of the rarest situations; None if nothing was learned."""
-        rarest = sorted(self.starts, key=lambda mark: (self.counts[mark], mark.name))[:RARE]
+        rarest = self.rarest
         if not rarest:
             return None
+        if (first := self._tightened()) is not None:
+            return first
         start = pick(chance, tuple(self.starts[pick(chance, rarest)].values()))
         back = pick(chance, BACK)
         upto = max(len(start.actions) - back, 0) if back else 0
-        machine, actions = start.machine, start.actions[:upto]
         if chance.below(2):
-            try:
-                machine = Machine(
-                    neighbour(chance, machine.config, machine.policy, self.fixed), machine.policy
-                )
-            except ConfigError:
-                pass
-            else:
-                actions = mend(machine, actions)
-        return Start(machine, start.alphabet, actions)
+            return Start(start.machine, start.alphabet, start.actions[:upto])
+        machine = start.machine
+        return _elsewhere(
+            start, neighbour(chance, machine.config, machine.policy, self.fixed), upto
+        )
+
+    def _tightened(self) -> Start | None:
+        """The next start that waits for it, with a limit moved to what its last pass used."""
+        while self.waiting:
+            start, way = self.waiting.popleft()
+            machine, state = start.machine, start.machine.initial()
+            with suppress(ActionDisabled):  # the way of an engine whose state was adopted
+                for action in start.actions:
+                    state = machine.apply(state, action).state
+            name, config = tightened(machine.config, machine.policy, state, way)
+            if name not in self.fixed and config != machine.config:
+                return _elsewhere(start, config, len(start.actions))
+        return None
+
+
+def _elsewhere(start: Start, config: Config, upto: int) -> Start:
+    """A start with other sizes, if they are possible, up to an action."""
+    machine, actions = start.machine, start.actions[:upto]
+    with suppress(ConfigError):
+        machine = Machine(config, machine.policy)
+        actions = mend(machine, actions)
+    return Start(machine, start.alphabet, actions, elsewhere=machine != start.machine)

@@ -147,14 +147,14 @@ class Walk:
                 self.watch.restart(adopted)
         self._remember(before, moved.events)
 
-    def replay(self, actions: Iterable[Action]) -> None:
-        """Go the way of an earlier walk in this world, as far as the engine goes along. The
-        situations on it are not counted again.
+    def replay(self, actions: Iterable[Action], counts: bool = False) -> None:
+        """Go the way of an earlier walk, as far as the engine goes along. Where that was in this
+        world, the situations on it are not counted again.
 
         Raises:
             PropertyFell: as `do` does.
         """
-        self.replaying = True
+        self.replaying = not counts
         for action in actions:
             follower = self.follower
             if follower is not None and not follower.allows(self.machine, self.state, action):

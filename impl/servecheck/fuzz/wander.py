@@ -52,6 +52,7 @@ class Wanderer:
         self._silent = SILENT if swarm else 1
         self._chance = Seeded(seed)
         self._lead: tuple[Action, ...] = ()
+        self._counts = False
         start = guide.offer(self._chance) if guide and self._chance.below(2) else None
         if start is not None:
             # The world may have moved to where the engine does not go along.
@@ -64,7 +65,7 @@ class Wanderer:
                     follower,
                     pick(self._chance, NAMINGS),
                 )
-                self._lead = start.actions
+                self._lead, self._counts = start.actions, start.elsewhere
                 return
         worlds = draw or anywhere(config, policy)
         self.walk = begin(self._chance, worlds, properties, following)
@@ -76,7 +77,7 @@ class Wanderer:
             PropertyFell: a property fell where it is not known to fall.
         """
         chance, walk, kinds = self._chance, self.walk, tuple(MOVES.values())
-        walk.replay(self._lead)
+        walk.replay(self._lead, self._counts)
         silent = chance.below(self._silent)
         offered = tuple(kind for kind in kinds if chance.below(10) >= silent)
         for _ in range(max(moves // pick(chance, PARTS), 1)):
