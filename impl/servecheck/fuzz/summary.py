@@ -9,7 +9,7 @@ here is told by `servecheck.cli.summary` and is the same whoever searched.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Collection, Container
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
@@ -39,11 +39,13 @@ class Progress:
     """How far a campaign has come."""
 
     elapsed: float
-    seconds: float
+    seconds: float | None
+    """Asked for, unless steps are."""
     runs: int
     steps: int
     marks: int
     shrinking: bool
+    asked_steps: int | None = None
 
 
 @frozen
@@ -73,8 +75,8 @@ class Summary:
 
     verdict: Verdict
     seed: int
-    asked: float
-    """Seconds that the campaign was to take."""
+    asked: float | None
+    """Seconds that the campaign was to take; None: it was to take steps."""
     elapsed: float
     interrupted: bool
     runs: int
@@ -90,7 +92,7 @@ class Summary:
     checked: Counter[str]
     """How often the antecedent of each property was true."""
     vacuous: tuple[str, ...]
-    """Properties that were never really asked."""
+    """Properties that were asked, and had nothing to say."""
     known: Counter[str]
     """Falls that the registry knows, by property."""
     fall: PropertyFell | None
@@ -103,6 +105,17 @@ class Summary:
     """Why it is undetermined, nondeterministic or stale, as far as there is more to say."""
     unable: str | None = None
     """Why the engine went no further, if it could not do what the program asks for."""
+    asked_steps: int | None = None
+    """Steps that the campaign was to take, if it was to take steps."""
+    unasked: tuple[str, ...] = ()
+    """Properties that nobody asked."""
+    more_worlds: bool = False
+    """There were more worlds than are counted."""
+
+    @property
+    def lockstep_only(self) -> bool:
+        """No property was asked: the engine was compared, and that was all."""
+        return len(self.unasked) == len(PROPERTIES)
 
     @property
     def speed(self) -> float:
@@ -113,7 +126,8 @@ class Summary:
     def budget(self) -> str:
         """What was spent."""
         spent = f"{self.elapsed:.0f} s" if self.elapsed >= 10 else f"{self.elapsed:.1f} s"
-        return f"{spent}, {self.runs:,} runs, {self.steps:,} steps, {self.worlds:,} worlds"
+        more = "+" if self.more_worlds else ""
+        return f"{spent}, {self.runs:,} runs, {self.steps:,} steps, {self.worlds:,}{more} worlds"
 
 
 # --- putting it together -------------------------------------------------------------------
@@ -146,10 +160,14 @@ class Spent:
     """What a campaign took."""
 
     seed: int
-    asked: float
-    """Seconds that it was to take."""
+    asked: float | None
+    """Seconds that it was to take;"""
     elapsed: float
     interrupted: bool
+    asked_steps: int | None = None
+    """or steps."""
+    properties: Collection[str] = tuple(PROPERTIES)
+    """Those that were asked."""
 
 
 def summarised(
@@ -159,7 +177,8 @@ def summarised(
     worlds: int,
     able: Container[Mark],
     subject: Subject | None,
-    unable: str | None,
+    unable: str | None = None,
+    more_worlds: bool = False,
 ) -> Summary:
     """The summary of a campaign; `able` are the marks that the worlds of its runs allow."""
     silent = [mark for mark in Mark if not counts.marks[mark]]
@@ -177,7 +196,7 @@ def summarised(
         missed=tuple(mark for mark in silent if mark in able),
         excluded=tuple(mark for mark in silent if mark not in able),
         checked=counts.checked,
-        vacuous=tuple(name for name in PROPERTIES if not counts.checked[name]),
+        vacuous=tuple(name for name in spent.properties if not counts.checked[name]),
         known=counts.known,
         fall=ended.fall,
         seen=None if subject is None else _seen(subject),
@@ -185,6 +204,9 @@ def summarised(
         trace=ended.trace,
         notes=ended.notes,
         unable=unable,
+        asked_steps=spent.asked_steps,
+        unasked=tuple(name for name in PROPERTIES if name not in spent.properties),
+        more_worlds=more_worlds,
     )
 
 
