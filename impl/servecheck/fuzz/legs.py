@@ -62,6 +62,8 @@ class Orders:
     profile: str | None = None
     sizes: Mapping[str, int | float] = field(factory=dict)
     """Those that are kept."""
+    leg: int = LEG
+    """Steps of a leg."""
 
 
 @define
@@ -225,7 +227,7 @@ class Walker:
         subject = None if made is None else Subject(made.start, made.deviations, made.capabilities)
         guide = Guide(fixed=frozenset(orders.sizes))
         walks = _Walks(orders, subject, self.draw, guide)
-        first = (orders.seed * STRIDE + number) * LEG
+        first = (orders.seed * STRIDE + number) * orders.leg
         try:
             while leg.counted.steps < steps and not leg.last:
                 if not goes_on(number):

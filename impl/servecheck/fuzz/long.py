@@ -16,23 +16,25 @@ full, somebody killed it) ends it *undetermined*, unless something fell.
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, suppress
 from datetime import date
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.util import Finalize
 from pathlib import Path
+from threading import Thread
 from time import monotonic
 
 from attrs import define, field, frozen
 
 from servecheck.engines.protocol import EngineError
 from servecheck.fuzz.judge import Gone, Judge
-from servecheck.fuzz.legs import LEG, MOST_WORLDS, Counted, Leg, Orders, Walker
+from servecheck.fuzz.legs import MOST_WORLDS, Counted, Leg, Orders, Walker
 from servecheck.fuzz.outset import outset
 from servecheck.fuzz.summary import Ended, Progress, Spent, Summary, summarised
 from servecheck.lockstep.shown import shown
@@ -51,12 +53,12 @@ class Budget:
     steps: int | None = None
     seconds: float | None = None
 
-    def legs(self) -> Iterator[tuple[int, int]]:
-        """Number and steps of each leg."""
+    def legs(self, most: int) -> Iterator[tuple[int, int]]:
+        """Number and steps of each leg; none has more than so many."""
         number, left = 0, NO_END if self.steps is None else self.steps
         while left > 0:
-            yield number, min(LEG, left)
-            number, left = number + 1, left - LEG
+            yield number, min(most, left)
+            number, left = number + 1, left - most
 
 
 # --- in another process --------------------------------------------------------------------
@@ -89,7 +91,16 @@ _worker: list[_Worker] = []
 def _begin(orders: Orders, wanted: Synchronized[int], until: float | None) -> None:
     # Ctrl-C is for the process that puts things together; this one is told when to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # If that one is gone, nobody waits for this one.
+    Thread(target=_end_with_parent, daemon=True).start()
     _worker.append(_Worker(orders, wanted, until))
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _leg(number: int, steps: int) -> Leg:
@@ -140,7 +151,7 @@ class _Run:
             self.show()
             return self.until is None or monotonic() < self.until
 
-        for number, steps in self.budget.legs():
+        for number, steps in self.budget.legs(self.orders.leg):
             if self.over or not goes_on(number):
                 return
             self.put(self.walker.leg(number, steps, goes_on))
@@ -176,7 +187,7 @@ class _Run:
         wanted: Synchronized[int],
     ) -> None:
         """Keep all processes at work until the budget is spent, or a leg is the last."""
-        legs = self.budget.legs()
+        legs = self.budget.legs(self.orders.leg)
         while not self.over:
             while len(under_way) < 2 * jobs and not self.late:
                 upcoming = next(legs, None)
