@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from servecheck.cli.terminal import Part, brief, escaped
 
 if TYPE_CHECKING:
-    from servecheck.fuzz.summary import Seen, Summary
+    from servecheck.fuzz.summary import Retried, Seen, Summary
 
 WIDTH = 80
 STYLES = {
@@ -35,6 +35,8 @@ def lines(found: Summary) -> Iterator[Line]:
     yield f"{found.budget}, {found.speed:,.0f} steps/s, seed {found.seed}"
     if found.seen is not None:
         yield from wrap(engine_line(found.seen), WIDTH, subsequent_indent="  ")
+    if found.retried is not None:
+        yield from _retried(found.retried)
     yield from evidence(found)
     checked = {name: count for name, count in found.checked.items() if count}
     if checked:
@@ -58,6 +60,18 @@ def lines(found: Summary) -> Iterator[Line]:
         yield from _folded("not reached", [mark.name.lower() for mark in found.missed])
     if found.excluded:
         yield from _folded("not possible here", [mark.name.lower() for mark in found.excluded])
+
+
+def _retried(found: Retried) -> Iterator[str]:
+    """What came of programs that once fell."""
+    if found.tried:
+        programs = f"{found.tried:,} program{'s' if found.tried > 1 else ''} that once fell"
+        came = "none falls" if found.fell is None else "and one falls"
+        unfit = f", {found.unfit:,} not for this engine" if found.unfit else ""
+        left = f", {found.left:,} not tried" if found.left else ""
+        yield f"tried first: {programs}, {came}{unfit}{left}"
+    for what in found.useless:
+        yield from wrap(f"passed over: {brief(what)}", WIDTH, subsequent_indent="  ")
 
 
 def evidence(found: Summary) -> Iterator[str]:
@@ -177,6 +191,16 @@ def engine_told(seen: Seen) -> dict[str, object]:
     }
 
 
+def _retried_told(found: Retried) -> dict[str, object]:
+    return {
+        "tried": found.tried,
+        "fell": None if found.fell is None else str(found.fell),
+        "unfit": found.unfit,
+        "useless": list(found.useless),
+        "left": found.left,
+    }
+
+
 def told(found: Summary) -> dict[str, object]:
     from servecheck.tell import tell_config, tell_policy, tell_program
 
@@ -203,6 +227,7 @@ def told(found: Summary) -> dict[str, object]:
         "notes": list(found.notes),
         "engine": None if seen is None else engine_told(seen),
         "unable": found.unable,
+        "retried": None if found.retried is None else _retried_told(found.retried),
         "report": None if found.report is None else list(found.report.lines),
         "similar": []
         if found.report is None

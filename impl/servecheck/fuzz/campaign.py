@@ -32,12 +32,14 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from servecheck.engines.protocol import EngineFactory, Unsupported
 from servecheck.fuzz.alike import alike
+from servecheck.fuzz.corpus import again as again_on
+from servecheck.fuzz.corpus import retry
 from servecheck.fuzz.guide import Guide
 from servecheck.fuzz.judge import Gone, Guarded, Judge, beside
 from servecheck.fuzz.machine import Tally, machine_class
 from servecheck.fuzz.outset import STEPS_PER_RUN, STRIDE, as_subject, outset
 from servecheck.fuzz.sizes import Sizes
-from servecheck.fuzz.summary import Progress, Seen, Spent, Summary, Verdict, summarised
+from servecheck.fuzz.summary import Progress, Retried, Seen, Spent, Summary, Verdict, summarised
 from servecheck.fuzz.tell import PropertyFell
 from servecheck.fuzz.walk import Walk
 from servecheck.fuzz.wander import Wanderer
@@ -46,7 +48,6 @@ from servecheck.lockstep.shown import shown
 from servecheck.lockstep.subject import Subject
 from servecheck.marks import possible
 from servecheck.trace.model import Trace
-from servespec.errors import ActionDisabled
 from servespec.machine import Machine
 from servespec.properties import PROPERTIES
 
@@ -91,6 +92,19 @@ class _Campaign:
     draw: Draw = field(factory=anywhere)
     tally: Tally = field(factory=Tally)
     fell_at: float | None = None
+    retried: Retried | None = None
+
+    def retry(self, folder: Path) -> None:
+        """Try what once fell."""
+
+        def goes_on() -> bool:
+            return self.clock() < self.begun + self.seconds
+
+        found = retry(folder, self.subject, goes_on)
+        self.retried = found.retried
+        if found.fall is not None and found.walk is not None:
+            self.tally.keep(found.fall)
+            self.tally.add(found.walk)
 
     def rounds(self) -> None:
         """Search until time is up or something falls."""
@@ -187,7 +201,8 @@ class _Campaign:
         )
         able = {mark for world in tally.worlds for mark in possible(*world)}
         spent = Spent(self.seed, self.seconds, elapsed, interrupted)
-        return summarised(ended, spent, tally, len(tally.worlds), able, self.subject, unable)
+        worlds, subject = len(tally.worlds), self.subject
+        return summarised(ended, spent, tally, worlds, able, subject, unable, retried=self.retried)
 
 
 def _silent(progress: Progress) -> None:
@@ -214,7 +229,7 @@ def campaign(
         progress: is told when a run begins.
         clock: gives seconds.
         following: an engine that goes along; worlds are drawn among those that it takes.
-        failures: a folder for the program on which something fell.
+        failures: a folder for the program on which something fell; what lies there is tried first.
         again: the command that runs such a program, but for `--program FILE`.
         today: the day by which known deviations expire.
         sizes: those that are kept; all others are drawn (`servecheck.fuzz.sizes`).
@@ -241,6 +256,8 @@ def campaign(
     judge = Judge(seed, begins.subject, failures, again, today, still)
     interrupted, gone = False, None
     try:
+        if failures is not None:
+            work.retry(failures)
         with alike():
             work.rounds()
     except _TimeUp:
@@ -277,15 +294,10 @@ def rerun(
     still = frozenset() if subject is None else shown(subject)
     walk = Walk(machine, tuple(PROPERTIES.values()), follower=follower)
     try:
-        for action in trace.actions:
-            if follower is not None and not follower.allows(machine, walk.state, action):
-                unable = f"the engine says that it cannot do action {len(walk.actions)}"
-                break
-            walk.do(action)
-    except PropertyFell as fall:
-        if isinstance(fall.__cause__, ActionDisabled):
-            raise fall.__cause__ from None
-        work.tally.keep(fall)
+        done = again_on(walk, trace)
+        unable = done.unable
+        if done.fall is not None:
+            work.tally.keep(done.fall)
     except Gone as error:
         gone = error
     finally:

@@ -45,6 +45,8 @@ class Gone(KeyboardInterrupt):
         self.machine = machine
         self.under_way = under_way
         """It was gone in the middle of a run."""
+        self.actions: tuple[Action, ...] = ()
+        """Of that run, where it is not the one that ended last."""
 
 
 @define
@@ -244,4 +246,4 @@ def _last_known(gone: Gone, last: Sequence[Action]) -> Iterator[str]:
     yield f"sizes      {tell_config(gone.machine.config)}"
     yield f"profile    {tell_policy(gone.machine.policy)}"
     if gone.under_way:
-        yield from tell_program(last)
+        yield from tell_program(gone.actions or last)

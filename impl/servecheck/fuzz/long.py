@@ -16,34 +16,22 @@ full, somebody killed it) ends it *undetermined*, unless something fell.
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, suppress
 from datetime import date
-from multiprocessing import get_context, parent_process
-from multiprocessing.sharedctypes import Synchronized
-from multiprocessing.util import Finalize
 from pathlib import Path
-from threading import Thread
 from time import monotonic
 
 from attrs import define, field, frozen
 
 from servecheck.engines.protocol import EngineError
+from servecheck.fuzz.corpus import retry
 from servecheck.fuzz.judge import Gone, Judge
-from servecheck.fuzz.legs import MOST_WORLDS, Counted, Leg, Orders, Walker
-from servecheck.fuzz.outset import outset
-from servecheck.fuzz.summary import Ended, Progress, Spent, Summary, summarised
+from servecheck.fuzz.legs import MOST_WORLDS, Counted, Found, Leg, Lost, Orders, Walker
+from servecheck.fuzz.summary import Ended, Progress, Retried, Spent, Summary, summarised
+from servecheck.fuzz.workers import NO_END, everywhere, walker
 from servecheck.lockstep.shown import shown
-from servecheck.lockstep.subject import Subject
-
-NO_END = 2**62
-"""The number of a leg that there will never be."""
-LOOK = 0.25
-"""Seconds after which whoever waits looks at the clock."""
+from servespec.properties import PROPERTIES
 
 
 @frozen
@@ -59,65 +47,6 @@ class Budget:
         while left > 0:
             yield number, min(most, left)
             number, left = number + 1, left - most
-
-
-# --- in another process --------------------------------------------------------------------
-
-
-@define
-class _Worker:
-    """What a process keeps between its legs."""
-
-    orders: Orders
-    wanted: Synchronized[int]
-    """Legs with a higher number are not wanted."""
-    until: float | None
-    walker: Walker | None = None
-
-    def leg(self, number: int, steps: int) -> Leg:
-        if self.walker is None:
-            stack = ExitStack()
-            self.walker = walker(self.orders, stack.enter_context(self.orders.engines()))
-            Finalize(None, stack.close, exitpriority=1)
-        return self.walker.leg(number, steps, self.goes_on)
-
-    def goes_on(self, number: int) -> bool:
-        return number <= self.wanted.value and (self.until is None or monotonic() < self.until)
-
-
-_worker: list[_Worker] = []
-
-
-def _begin(orders: Orders, wanted: Synchronized[int], until: float | None) -> None:
-    # Ctrl-C is for the process that puts things together; this one is told when to stop.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # If that one is gone, nobody waits for this one.
-    Thread(target=_end_with_parent, daemon=True).start()
-    _worker.append(_Worker(orders, wanted, until))
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _leg(number: int, steps: int) -> Leg:
-    return _worker[-1].leg(number, steps)
-
-
-def walker(orders: Orders, subject: Subject | None) -> Walker:
-    """Somebody who walks legs, here.
-
-    Raises:
-        ConfigError, Unsupported, EngineError: as for `outset`.
-    """
-    begins = outset(orders.profile, orders.sizes, subject)
-    return Walker(orders, begins.subject, begins.draw)
-
-
-# --- in this process -----------------------------------------------------------------------
 
 
 @define
@@ -139,10 +68,26 @@ class _Run:
     stopped: bool = False
     interrupted: bool = False
     died: str | None = None
+    retried: Retried | None = None
 
     @property
     def until(self) -> float | None:
         return None if self.budget.seconds is None else self.begun + self.budget.seconds
+
+    def retry(self, folder: Path) -> None:
+        """Try what once fell; if it falls, nothing else is walked."""
+        asked = tuple(PROPERTIES[name] for name in self.orders.properties)
+        leg = Leg(-1)
+        try:
+            found = retry(folder, self.walker.subject, lambda: not self.late, asked)
+        except Gone as gone:
+            leg.lost = Lost(str(gone), gone.machine, gone.under_way, gone.actions)
+        else:
+            self.retried = found.retried
+            if found.fall is not None and found.walk is not None:
+                leg.found = Found.of(found.fall)
+                leg.counted.add(found.walk)
+        self.take(leg)
 
     def here(self) -> None:
         """Walk in this process."""
@@ -156,54 +101,21 @@ class _Run:
                 return
             self.put(self.walker.leg(number, steps, goes_on))
 
-    def everywhere(self, jobs: int) -> None:
+    def there(self, jobs: int) -> None:
         """Walk in other processes."""
-        context = get_context("spawn")
-        wanted = context.Value("q", NO_END)
-        pool = ProcessPoolExecutor(jobs, context, _begin, (self.orders, wanted, self.until))
-        under_way: set[Future[Leg]] = set()
+
+        def put(leg: Leg) -> bool:
+            self.put(leg)
+            return not self.over
+
+        legs = self.budget.legs(self.orders.leg)
         try:
-            with pool:
-                try:
-                    self.hand_out(pool, jobs, under_way, wanted)
-                except KeyboardInterrupt:
-                    self.interrupted = True
-                finally:
-                    wanted.value = -1
-                    for future in under_way:
-                        if not future.cancel():
-                            with suppress(BrokenProcessPool):
-                                self.put(future.result())
+            everywhere(self.orders, legs, jobs, self.until, put, self.show)
         except BrokenProcessPool:
             self.died = "a process that walked has died; what it had under way is not known"
-        for number in sorted(self.ready):  # not in one row, but walked
-            self.take(self.ready.pop(number))
-
-    def hand_out(
-        self,
-        pool: ProcessPoolExecutor,
-        jobs: int,
-        under_way: set[Future[Leg]],
-        wanted: Synchronized[int],
-    ) -> None:
-        """Keep all processes at work until the budget is spent, or a leg is the last."""
-        legs = self.budget.legs(self.orders.leg)
-        while not self.over:
-            while len(under_way) < 2 * jobs and not self.late:
-                upcoming = next(legs, None)
-                if upcoming is None or upcoming[0] > wanted.value:
-                    break
-                under_way.add(pool.submit(_leg, *upcoming))
-            if not under_way:
-                return
-            done, _ = wait(under_way, LOOK, FIRST_COMPLETED)
-            for future in done:
-                leg = future.result()
-                under_way.discard(future)
-                if leg.last:
-                    wanted.value = min(wanted.value, leg.number)
-                self.put(leg)
-            self.show()
+        finally:
+            for number in sorted(self.ready):  # not in one row, but walked
+                self.take(self.ready.pop(number))
 
     @property
     def over(self) -> bool:
@@ -295,10 +207,13 @@ def long_campaign(
         run = _Run(orders, budget, progress, walker(orders, made))
         subject = run.walker.subject
         still = frozenset() if subject is None else shown(subject)
-        if jobs < 2:
-            run.here()
-        else:
-            run.everywhere(jobs)
+        try:
+            if failures is not None:
+                run.retry(failures)
+            if not run.over:
+                run.here() if jobs < 2 else run.there(jobs)
+        except KeyboardInterrupt:
+            run.interrupted = True
         judge = Judge(orders.seed, subject, failures, again, today, still)
         try:
             ended = run.judged(judge)
@@ -316,4 +231,13 @@ def long_campaign(
         )
         worlds = len(counted.worlds)
         more = worlds >= MOST_WORLDS
-        return summarised(ended, spent, counted, worlds, counted.able, subject, more_worlds=more)
+        return summarised(
+            ended,
+            spent,
+            counted,
+            worlds,
+            counted.able,
+            subject,
+            more_worlds=more,
+            retried=run.retried,
+        )

@@ -69,6 +69,21 @@ class Seen:
     """Those after which the engine was let go: undetermined from there."""
 
 
+@define
+class Retried:
+    """What came of the programs that lay there."""
+
+    tried: int = 0
+    fell: Path | None = None
+    """The one on which something falls again."""
+    unfit: int = 0
+    """Those that this engine cannot run."""
+    useless: tuple[str, ...] = ()
+    """Files that are no trace, or none that is legal: what is wrong with each."""
+    left: int = 0
+    """Those that were not tried."""
+
+
 @frozen
 class Summary:
     """What came of a campaign."""
@@ -111,6 +126,8 @@ class Summary:
     """Properties that nobody asked."""
     more_worlds: bool = False
     """There were more worlds than are counted."""
+    retried: Retried | None = None
+    """Programs that once fell, which were tried first."""
 
     @property
     def lockstep_only(self) -> bool:
@@ -179,6 +196,7 @@ def summarised(
     subject: Subject | None,
     unable: str | None = None,
     more_worlds: bool = False,
+    retried: Retried | None = None,
 ) -> Summary:
     """The summary of a campaign; `able` are the marks that the worlds of its runs allow."""
     silent = [mark for mark in Mark if not counts.marks[mark]]
@@ -207,6 +225,7 @@ def summarised(
         asked_steps=spent.asked_steps,
         unasked=tuple(name for name in PROPERTIES if name not in spent.properties),
         more_worlds=more_worlds,
+        retried=retried,
     )
 
 
