@@ -360,7 +360,7 @@ def test_walks_do_without_hypothesis() -> None:
         ),
         (
             ("--driver", "walks", "--program", "x.jsonl"),
-            "--program does not search; drop it, or --driver",
+            "--program does not search; drop it, or --driver and --corpus",
         ),
         (
             ("--driver", "walks", "--properties", "LRU-9"),

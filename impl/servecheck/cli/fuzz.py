@@ -90,6 +90,12 @@ def command(
         Path | None,
         typer.Option(metavar="FILE", help="Do not search: run the program of this trace."),
     ] = None,
+    corpus: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Begin with the starts kept there, and keep what is learned."
+        ),
+    ] = None,
     deviations: Deviations = None,
     as_json: Json = False,
 ) -> int:
@@ -115,8 +121,8 @@ def command(
         raise BadInput(f"--driver {escaped(driver)} is unknown; take one of {', '.join(DRIVERS)}")
     if driver != WALKS and (steps is not None or jobs > 1 or properties is not None):
         raise BadInput("--steps, --jobs and --properties are for walks; add --driver walks")
-    if driver == WALKS and program is not None:
-        raise BadInput("--program does not search; drop it, or --driver")
+    if program is not None and (driver == WALKS or corpus is not None):
+        raise BadInput("--program does not search; drop it, or --driver and --corpus")
     if steps is not None and seconds is not None:
         raise BadInput("--steps and --seconds are two budgets; give one of them")
     if steps is None and seconds is None:
@@ -135,7 +141,13 @@ def command(
         orders = Orders(engines, seed, moves, asked, profile, sizes)
         with _showing(seconds, steps) as show:
             found = long_campaign(
-                orders, Budget(steps, seconds), jobs, show, failures=FAILURES, again=again
+                orders,
+                Budget(steps, seconds),
+                jobs,
+                show,
+                failures=FAILURES,
+                again=again,
+                corpus=corpus,
             )
         return _ended(found, as_json)
     from servecheck.fuzz.campaign import campaign, rerun
@@ -156,6 +168,7 @@ def command(
                     failures=FAILURES,
                     again=again,
                     sizes=sizes,
+                    corpus=corpus,
                 )
     return _ended(found, as_json)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from servecheck.cli.terminal import Part, brief, escaped
 
 if TYPE_CHECKING:
-    from servecheck.fuzz.summary import Retried, Seen, Summary
+    from servecheck.fuzz.summary import Retried, Seen, Summary, Taught
 
 WIDTH = 80
 STYLES = {
@@ -37,6 +37,8 @@ def lines(found: Summary) -> Iterator[Line]:
         yield from wrap(engine_line(found.seen), WIDTH, subsequent_indent="  ")
     if found.retried is not None:
         yield from _retried(found.retried)
+    if found.taught is not None:
+        yield from _taught(found.taught)
     yield from evidence(found)
     checked = {name: count for name, count in found.checked.items() if count}
     if checked:
@@ -70,7 +72,20 @@ def _retried(found: Retried) -> Iterator[str]:
         unfit = f", {found.unfit:,} not for this engine" if found.unfit else ""
         left = f", {found.left:,} not tried" if found.left else ""
         yield f"tried first: {programs}, {came}{unfit}{left}"
-    for what in found.useless:
+    yield from _passed_over(found.useless)
+
+
+def _taught(found: Taught) -> Iterator[str]:
+    """What came of a corpus."""
+    yield (
+        f"corpus: {found.read:,} starts read, {found.fit:,} fit, {found.added:,} added, "
+        f"{found.removed:,} removed"
+    )
+    yield from _passed_over(found.useless)
+
+
+def _passed_over(useless: Iterable[str]) -> Iterator[str]:
+    for what in useless:
         yield from wrap(f"passed over: {brief(what)}", WIDTH, subsequent_indent="  ")
 
 
@@ -201,6 +216,16 @@ def _retried_told(found: Retried) -> dict[str, object]:
     }
 
 
+def _taught_told(found: Taught) -> dict[str, object]:
+    return {
+        "read": found.read,
+        "fit": found.fit,
+        "added": found.added,
+        "removed": found.removed,
+        "useless": list(found.useless),
+    }
+
+
 def told(found: Summary) -> dict[str, object]:
     from servecheck.tell import tell_config, tell_policy, tell_program
 
@@ -227,6 +252,7 @@ def told(found: Summary) -> dict[str, object]:
         "notes": list(found.notes),
         "engine": None if seen is None else engine_told(seen),
         "unable": found.unable,
+        "corpus": None if found.taught is None else _taught_told(found.taught),
         "retried": None if found.retried is None else _retried_told(found.retried),
         "report": None if found.report is None else list(found.report.lines),
         "similar": []

@@ -32,12 +32,13 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from servecheck.engines.protocol import EngineFactory, Unsupported
 from servecheck.fuzz.alike import alike
-from servecheck.fuzz.corpus import again as again_on
-from servecheck.fuzz.corpus import retry
+from servecheck.fuzz.corpus import Corpus, best_of, taught
 from servecheck.fuzz.guide import Guide
 from servecheck.fuzz.judge import Gone, Guarded, Judge, beside
 from servecheck.fuzz.machine import Tally, machine_class
 from servecheck.fuzz.outset import STEPS_PER_RUN, STRIDE, as_subject, outset
+from servecheck.fuzz.retry import again as again_on
+from servecheck.fuzz.retry import retry
 from servecheck.fuzz.sizes import Sizes
 from servecheck.fuzz.summary import Progress, Retried, Seen, Spent, Summary, Verdict, summarised
 from servecheck.fuzz.tell import PropertyFell
@@ -93,6 +94,7 @@ class _Campaign:
     tally: Tally = field(factory=Tally)
     fell_at: float | None = None
     retried: Retried | None = None
+    corpus: Corpus | None = None
 
     def retry(self, folder: Path) -> None:
         """Try what once fell."""
@@ -202,7 +204,17 @@ class _Campaign:
         able = {mark for world in tally.worlds for mark in possible(*world)}
         spent = Spent(self.seed, self.seconds, elapsed, interrupted)
         worlds, subject = len(tally.worlds), self.subject
-        return summarised(ended, spent, tally, worlds, able, subject, unable, retried=self.retried)
+        return summarised(
+            ended,
+            spent,
+            tally,
+            worlds,
+            able,
+            subject,
+            unable,
+            self.retried,
+            self.corpus.told if self.corpus else None,
+        )
 
 
 def _silent(progress: Progress) -> None:
@@ -222,6 +234,7 @@ def campaign(
     again: str | None = None,
     today: date | None = None,
     sizes: Sizes | None = None,
+    corpus: Path | None = None,
 ) -> Summary:
     """Fuzz the specification for so many seconds, under one profile or all kinds of policies.
 
@@ -233,14 +246,20 @@ def campaign(
         again: the command that runs such a program, but for `--program FILE`.
         today: the day by which known deviations expire.
         sizes: those that are kept; all others are drawn (`servecheck.fuzz.sizes`).
+        corpus: a folder of starts, which is read first and added to.
 
     Raises:
         ConfigError: there is no such profile, or the sizes contradict it.
         Unsupported: the engine takes none of the worlds.
         EngineError: the engine is not what it says it is, or cannot be started.
         RegisterError: the trace of a known deviation of this engine does not show it.
+        TraceError: the corpus is no folder.
     """
     begins = outset(profile, sizes, following)
+    known = None if corpus is None else Corpus.read(corpus)
+    guide = Guide(fixed=frozenset(sizes or ()))
+    if known is not None:
+        taught(guide, known.fitting(begins.policy, sizes or {}, begins.subject))
     work = _Campaign(
         seconds,
         seed,
@@ -250,7 +269,8 @@ def campaign(
         clock(),
         begins.subject,
         begins.draw,
-        Tally(guide=Guide(fixed=frozenset(sizes or ()))),
+        Tally(guide=guide),
+        corpus=known,
     )
     still = frozenset() if begins.subject is None else shown(begins.subject)
     judge = Judge(seed, begins.subject, failures, again, today, still)
@@ -267,6 +287,8 @@ def campaign(
     except KeyboardInterrupt:
         interrupted = True
     try:
+        if known is not None:
+            known.keep(best_of(guide), seed)
         return work.summary(judge, interrupted, gone)
     except KeyboardInterrupt:  # what was found is told, though not made smaller
         return work.summary(judge, True, gone)

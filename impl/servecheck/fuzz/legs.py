@@ -15,12 +15,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from copy import deepcopy
 from hashlib import blake2b
 
 from attrs import define, field, frozen
 
 from servecheck.engines.protocol import Unsupported
-from servecheck.fuzz.guide import Guide
+from servecheck.fuzz.corpus import Best, best_of, taught
+from servecheck.fuzz.guide import Guide, Start
 from servecheck.fuzz.judge import Gone, Guarded, beside
 from servecheck.fuzz.outset import STEPS_PER_RUN, STRIDE
 from servecheck.fuzz.tell import PropertyFell, fell
@@ -64,6 +66,10 @@ class Orders:
     """Those that are kept."""
     leg: int = LEG
     """Steps of a leg."""
+    starts: tuple[Start, ...] = ()
+    """What the guide of each leg is taught."""
+    learns: bool = False
+    """Somebody wants to know the shortest starts."""
 
 
 @define
@@ -202,6 +208,8 @@ class Leg:
     """It was not walked to its end."""
     interrupted: bool = False
     """By Ctrl-C, in this process."""
+    learned: Best = field(factory=dict)
+    """The shortest starts, if somebody wants to know."""
 
     @property
     def last(self) -> bool:
@@ -216,6 +224,11 @@ class Walker:
     orders: Orders
     subject: Subject | None
     draw: Draw
+    guide: Guide = field(init=False)
+    """One that knows what it was taught, and nothing else."""
+
+    def __attrs_post_init__(self) -> None:
+        self.guide = taught(Guide(fixed=frozenset(self.orders.sizes)), self.orders.starts)
 
     def leg(self, number: int, steps: int, goes_on: GoesOn) -> Leg:
         """Walk so many steps, or a few more: a walk is not cut.
@@ -225,7 +238,7 @@ class Walker:
         """
         made, leg, orders = self.subject, Leg(number), self.orders
         subject = None if made is None else Subject(made.start, made.deviations, made.capabilities)
-        guide = Guide(fixed=frozenset(orders.sizes))
+        guide = deepcopy(self.guide)
         walks = _Walks(orders, subject, self.draw, guide)
         first = (orders.seed * STRIDE + number) * orders.leg
         try:
@@ -237,6 +250,8 @@ class Walker:
                 first += 1
         except KeyboardInterrupt:
             leg.stopped = leg.interrupted = True
+        if orders.learns:
+            leg.learned = best_of(guide)
         leg.shown = None if subject is None else Shown.of(subject)
         return leg
 

@@ -22,14 +22,16 @@ from datetime import date
 from pathlib import Path
 from time import monotonic
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from servecheck.engines.protocol import EngineError
-from servecheck.fuzz.corpus import retry
+from servecheck.fuzz.corpus import Best, Corpus, into
 from servecheck.fuzz.judge import Gone, Judge
 from servecheck.fuzz.legs import MOST_WORLDS, Counted, Found, Leg, Lost, Orders, Walker
+from servecheck.fuzz.outset import outset
+from servecheck.fuzz.retry import retry
 from servecheck.fuzz.summary import Ended, Progress, Retried, Spent, Summary, summarised
-from servecheck.fuzz.workers import NO_END, everywhere, walker
+from servecheck.fuzz.workers import NO_END, everywhere
 from servecheck.lockstep.shown import shown
 from servespec.properties import PROPERTIES
 
@@ -69,6 +71,7 @@ class _Run:
     interrupted: bool = False
     died: str | None = None
     retried: Retried | None = None
+    learned: Best = field(factory=dict)
 
     @property
     def until(self) -> float | None:
@@ -137,6 +140,8 @@ class _Run:
         if self.end is not None:
             return
         self.counted.merge(leg.counted)
+        for mark, starts in leg.learned.items():
+            into(self.learned, mark, starts)
         if leg.shown is not None and self.walker.subject is not None:
             leg.shown.into(self.walker.subject)
         self.stopped |= leg.stopped
@@ -192,20 +197,26 @@ def long_campaign(
     failures: Path | None = None,
     again: str | None = None,
     today: date | None = None,
+    corpus: Path | None = None,
 ) -> Summary:
     """Walk for so many steps, or seconds.
 
     Args:
         jobs: processes; with one, it is this one.
         progress: is told now and then.
-        failures, again, today: as for `servecheck.fuzz.campaign.campaign`.
+        failures, again, today, corpus: as for `servecheck.fuzz.campaign.campaign`.
 
     Raises:
-        ConfigError, Unsupported, EngineError, RegisterError: as for `campaign`.
+        ConfigError, Unsupported, EngineError, RegisterError, TraceError: as for `campaign`.
     """
     with orders.engines() as made:
-        run = _Run(orders, budget, progress, walker(orders, made))
-        subject = run.walker.subject
+        begins = outset(orders.profile, orders.sizes, made)
+        subject, known = begins.subject, None
+        if corpus is not None:
+            known = Corpus.read(corpus)
+            starts = known.fitting(begins.policy, orders.sizes, subject)
+            orders = evolve(orders, starts=starts, learns=True)
+        run = _Run(orders, budget, progress, Walker(orders, subject, begins.draw))
         still = frozenset() if subject is None else shown(subject)
         try:
             if failures is not None:
@@ -214,6 +225,8 @@ def long_campaign(
                 run.here() if jobs < 2 else run.there(jobs)
         except KeyboardInterrupt:
             run.interrupted = True
+        if known is not None:
+            known.keep(run.learned, orders.seed)
         judge = Judge(orders.seed, subject, failures, again, today, still)
         try:
             ended = run.judged(judge)
@@ -240,4 +253,5 @@ def long_campaign(
             subject,
             more_worlds=more,
             retried=run.retried,
+            taught=known.told if known else None,
         )

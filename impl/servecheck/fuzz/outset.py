@@ -14,7 +14,7 @@ from servecheck.fuzz.worlds import Draw, Worlds, anywhere
 from servecheck.lockstep.subject import Subject
 from servespec.config import check
 from servespec.errors import ConfigError
-from servespec.policy import NAMED
+from servespec.policy import NAMED, Policy
 
 STEPS_PER_RUN = 40
 """Moves of a run; a move is one action or some."""
@@ -28,6 +28,8 @@ class Outset:
 
     subject: Subject | None
     draw: Draw
+    policy: Policy | None
+    """The one that is given."""
 
 
 def outset(
@@ -49,7 +51,7 @@ def outset(
     draw: Draw = anywhere(policy=policy, sizes=sizes)
     if subject is not None:
         draw = Worlds.of(subject, policy=policy, sizes=sizes)
-    return Outset(subject, draw)
+    return Outset(subject, draw, policy)
 
 
 def as_subject(following: EngineFactory | Subject | None) -> Subject | None:

@@ -84,6 +84,20 @@ class Retried:
     """Those that were not tried."""
 
 
+@define
+class Taught:
+    """What came of a corpus (`servecheck.fuzz.corpus`)."""
+
+    read: int = 0
+    """Starts that were read;"""
+    fit: int = 0
+    """those of them in worlds that this campaign can have."""
+    added: int = 0
+    removed: int = 0
+    useless: tuple[str, ...] = ()
+    """Files that could not be read or written: what is wrong with each."""
+
+
 @frozen
 class Summary:
     """What came of a campaign."""
@@ -128,6 +142,8 @@ class Summary:
     """There were more worlds than are counted."""
     retried: Retried | None = None
     """Programs that once fell, which were tried first."""
+    taught: Taught | None = None
+    """What the guide was taught."""
 
     @property
     def lockstep_only(self) -> bool:
@@ -195,8 +211,9 @@ def summarised(
     able: Container[Mark],
     subject: Subject | None,
     unable: str | None = None,
-    more_worlds: bool = False,
     retried: Retried | None = None,
+    taught: Taught | None = None,
+    more_worlds: bool = False,
 ) -> Summary:
     """The summary of a campaign; `able` are the marks that the worlds of its runs allow."""
     silent = [mark for mark in Mark if not counts.marks[mark]]
@@ -226,6 +243,7 @@ def summarised(
         unasked=tuple(name for name in PROPERTIES if name not in spent.properties),
         more_worlds=more_worlds,
         retried=retried,
+        taught=taught,
     )
 
 

@@ -25,7 +25,6 @@ from attrs import define
 
 from servecheck.fuzz.legs import Leg, Orders, Walker
 from servecheck.fuzz.outset import outset
-from servecheck.lockstep.subject import Subject
 
 NO_END = 2**62
 """The number of a leg that there will never be."""
@@ -33,16 +32,6 @@ LOOK = 0.25
 """Seconds after which whoever waits looks at the clock."""
 PATIENCE = 5.0
 """Seconds that a process has to end the walk that it is in, when somebody interrupts."""
-
-
-def walker(orders: Orders, subject: Subject | None) -> Walker:
-    """Somebody who walks legs, here.
-
-    Raises:
-        ConfigError, Unsupported, EngineError: as for `outset`.
-    """
-    begins = outset(orders.profile, orders.sizes, subject)
-    return Walker(orders, begins.subject, begins.draw)
 
 
 # --- in each of them -----------------------------------------------------------------------
@@ -61,7 +50,9 @@ class _Worker:
     def leg(self, number: int, steps: int) -> Leg:
         if self.walker is None:
             stack = ExitStack()
-            self.walker = walker(self.orders, stack.enter_context(self.orders.engines()))
+            made = stack.enter_context(self.orders.engines())
+            begins = outset(self.orders.profile, self.orders.sizes, made)
+            self.walker = Walker(self.orders, begins.subject, begins.draw)
             Finalize(None, stack.close, exitpriority=1)
         return self.walker.leg(number, steps, self.goes_on)
 
