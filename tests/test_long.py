@@ -224,6 +224,16 @@ class Tells(FastLoop):
         return super().schedule()
 
 
+class Hangs(Tells):
+    """Says so, and does not answer any more."""
+
+    def schedule(self) -> SeenPlan:
+        plan = super().schedule()
+        if Tells.asked >= 100:
+            sleep(600)
+        return plan
+
+
 CHECKER = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
     "from servecheck.cli import main\n"
@@ -231,12 +241,12 @@ CHECKER = (
 )
 
 
-def checker(folder: Path, jobs: str) -> subprocess.Popen[str]:
-    """A long campaign of `Tells` in a process of its own."""
+def checker(folder: Path, jobs: str, name: str = "Tells") -> subprocess.Popen[str]:
+    """A long campaign of such an engine in a process of its own."""
     script = folder / "checker.py"
     script.write_text(CHECKER, encoding="utf-8")
     places = (ROOT, ROOT / "spec", ROOT / "impl")
-    words = "fuzz --driver walks --steps 1_000_000 --json --engine tests.test_long:Tells --jobs"
+    words = f"fuzz --driver walks --steps 1_000_000 --json --engine tests.test_long:{name} --jobs"
     return subprocess.Popen(
         [sys.executable, str(script), *words.split(), jobs],
         stdout=subprocess.PIPE,
@@ -269,6 +279,17 @@ def alive(process: int) -> bool:
     except OSError:
         return False
     return state.split()[0] != "Z"
+
+
+def test_ctrl_c_does_not_wait_for_an_engine_that_hangs(elsewhere: Path) -> None:
+    """It is waited for a little, then its process is ended."""
+    os.mkfifo("asked")
+    with checker(elsewhere, "2", "Hangs") as started:
+        Path("asked").read_text(encoding="utf-8")
+        started.send_signal(signal.SIGINT)
+        out, err = started.communicate(timeout=120)
+    assert (started.returncode, err) == (Exit.INTERRUPTED, "")
+    assert json.loads(out)["interrupted"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

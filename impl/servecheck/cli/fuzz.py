@@ -103,7 +103,8 @@ def command(
 
     Sizes, choices and actions are drawn, most of them such that something interesting happens.
     Every property is asked after each step; falls that the specification knows of are counted. An
-    engine goes along, the fast engine if none is named, and what it shows is compared.
+    engine goes along, the fast engine if none is named, and what it shows is compared. What lies
+    in traces/failures is tried first.
     Exit code 0: the time was spent and nothing else fell; 1: something did, and the smallest
     program found is shown and written to traces/failures; 2: the engine cannot be checked;
     3: the engine is gone, or was let go at a known deviation, or does not do the same twice;
@@ -115,18 +116,9 @@ def command(
     sizes = fixed_sizes(size or ())
     if spec_only and (engine or process or level or timeout is not None):
         raise BadInput("--spec-only leaves every engine out; drop it, or the engine")
-    if seconds is not None and not isfinite(seconds):
-        raise BadInput(f"--seconds {seconds} never ends; give a number")
-    if driver not in DRIVERS:
-        raise BadInput(f"--driver {escaped(driver)} is unknown; take one of {', '.join(DRIVERS)}")
-    if driver != WALKS and (steps is not None or jobs > 1 or properties is not None):
-        raise BadInput("--steps, --jobs and --properties are for walks; add --driver walks")
-    if program is not None and (driver == WALKS or corpus is not None):
-        raise BadInput("--program does not search; drop it, or --driver and --corpus")
-    if steps is not None and seconds is not None:
-        raise BadInput("--steps and --seconds are two budgets; give one of them")
-    if steps is None and seconds is None:
-        seconds = SECONDS
+    for_walks = steps is not None or jobs > 1 or properties is not None
+    _check_driver(driver, for_walks, program is not None, corpus is not None)
+    seconds = _seconds(seconds, steps)
     asked = _properties(properties, spec_only) if driver == WALKS else ()
     known = () if spec_only else read_register(deviations)
     until = None if program is not None or seconds is None else monotonic() + seconds
@@ -150,27 +142,50 @@ def command(
                 corpus=corpus,
             )
         return _ended(found, as_json)
-    from servecheck.fuzz.campaign import campaign, rerun
-    from servecheck.trace.read import read_trace
+    if program is not None:
+        from servecheck.fuzz.retry import rerun
+        from servecheck.trace.read import read_trace
 
-    with engines() as subject:
-        if program is not None:
-            found = rerun(read_trace(program), subject, f"{again} --program {program}")
-        else:
-            with _showing(seconds, None) as show:
-                found = campaign(
-                    seconds or 0.0,
-                    seed,
-                    moves,
-                    profile,
-                    show,
-                    following=subject,
-                    failures=FAILURES,
-                    again=again,
-                    sizes=sizes,
-                    corpus=corpus,
-                )
+        with engines() as subject:
+            again += f" --program {program}"
+            return _ended(rerun(read_trace(program), subject, again), as_json)
+    from servecheck.fuzz.campaign import campaign
+
+    with engines() as subject, _showing(seconds, None) as show:
+        found = campaign(
+            seconds or 0.0,
+            seed,
+            moves,
+            profile,
+            show,
+            following=subject,
+            failures=FAILURES,
+            again=again,
+            sizes=sizes,
+            corpus=corpus,
+        )
     return _ended(found, as_json)
+
+
+def _check_driver(driver: str, for_walks: bool, reruns: bool, corpus: bool) -> None:
+    """Refuse options that do not go with each other."""
+    if driver not in DRIVERS:
+        raise BadInput(f"--driver {escaped(driver)} is unknown; take one of {', '.join(DRIVERS)}")
+    if driver != WALKS and for_walks:
+        raise BadInput("--steps, --jobs and --properties are for walks; add --driver walks")
+    if reruns and (driver == WALKS or corpus):
+        raise BadInput("--program does not search; drop it, or --driver and --corpus")
+
+
+def _seconds(seconds: float | None, steps: int | None) -> float | None:
+    """How long to search; None: until the steps are walked."""
+    if seconds is None:
+        return SECONDS if steps is None else None
+    if not isfinite(seconds):
+        raise BadInput(f"--seconds {seconds} never ends; give a number")
+    if steps is not None:
+        raise BadInput("--steps and --seconds are two budgets; give one of them")
+    return seconds
 
 
 def _ended(found: Summary, as_json: bool) -> int:

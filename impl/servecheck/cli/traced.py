@@ -285,7 +285,7 @@ def _beside(subject: Subject, trace: Trace, words: Words) -> Outcome:
 
     from servecheck.cli.fuzz import engine_words
     from servecheck.engines.protocol import Unsupported
-    from servecheck.fuzz.campaign import rerun
+    from servecheck.fuzz.retry import rerun
 
     by_spec = _by_spec(trace)
     engine = engine_words(words.engine, words.command, words.level)

@@ -24,7 +24,7 @@ from datetime import date
 from pathlib import Path
 from time import monotonic
 
-from attrs import define, evolve, field
+from attrs import define, field
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis import seed as seeded_with
 from hypothesis.errors import Flaky
@@ -36,23 +36,20 @@ from servecheck.fuzz.corpus import Corpus, best_of, taught
 from servecheck.fuzz.guide import Guide
 from servecheck.fuzz.judge import Gone, Guarded, Judge, beside
 from servecheck.fuzz.machine import Tally, machine_class
-from servecheck.fuzz.outset import STEPS_PER_RUN, STRIDE, as_subject, outset
-from servecheck.fuzz.retry import again as again_on
+from servecheck.fuzz.outset import STEPS_PER_RUN, STRIDE, outset
 from servecheck.fuzz.retry import retry
 from servecheck.fuzz.sizes import Sizes
-from servecheck.fuzz.summary import Progress, Retried, Seen, Spent, Summary, Verdict, summarised
+from servecheck.fuzz.summary import Progress, Retried, Spent, Summary, Verdict, summarised
 from servecheck.fuzz.tell import PropertyFell
-from servecheck.fuzz.walk import Walk
 from servecheck.fuzz.wander import Wanderer
 from servecheck.fuzz.worlds import Draw, anywhere
 from servecheck.lockstep.shown import shown
 from servecheck.lockstep.subject import Subject
 from servecheck.marks import possible
-from servecheck.trace.model import Trace
 from servespec.machine import Machine
 from servespec.properties import PROPERTIES
 
-__all__ = ["STEPS_PER_RUN", "STRIDE", "Progress", "Seen", "Summary", "Verdict", "campaign", "rerun"]
+__all__ = ["STEPS_PER_RUN", "STRIDE", "Progress", "Summary", "Verdict", "campaign"]
 
 RUNS_PER_ROUND = 20
 """Runs of Hypothesis in a round. A step of theirs costs twice that of a walk, and they do not go
@@ -189,31 +186,27 @@ class _Campaign:
         judge: Judge,
         interrupted: bool,
         gone: Gone | None = None,
-        unable: str | None = None,
     ) -> Summary:
-        """What came of it; `unable` is why the engine went no further."""
+        """What came of it."""
         elapsed, tally = self.clock() - self.begun, self.tally
         ended = judge.ended(
             next(iter(tally.falls.values()), None),
             interrupted or tally.runs == 0,
             gone,
             tally.last.actions if tally.last else (),
-            shrinks=judge.searched and not interrupted,
-            unable=unable,
+            shrinks=not interrupted,
         )
         able = {mark for world in tally.worlds for mark in possible(*world)}
         spent = Spent(self.seed, self.seconds, elapsed, interrupted)
-        worlds, subject = len(tally.worlds), self.subject
         return summarised(
             ended,
             spent,
             tally,
-            worlds,
+            len(tally.worlds),
             able,
-            subject,
-            unable,
-            self.retried,
-            self.corpus.told if self.corpus else None,
+            self.subject,
+            retried=self.retried,
+            taught=self.corpus.told if self.corpus else None,
         )
 
 
@@ -292,39 +285,3 @@ def campaign(
         return work.summary(judge, interrupted, gone)
     except KeyboardInterrupt:  # what was found is told, though not made smaller
         return work.summary(judge, True, gone)
-
-
-def rerun(
-    trace: Trace,
-    following: EngineFactory | Subject | None = None,
-    again: str | None = None,
-) -> Summary:
-    """The program of a trace once more, every property asked, with an engine beside it. It ends
-    undetermined at the first action that the engine says that it cannot do. `again` is the command
-    that does the same.
-
-    Raises:
-        Unsupported: the engine cannot have these sizes and choices.
-        EngineError: the engine cannot be made.
-        RegisterError: the trace of a known deviation of this engine does not show it.
-        ActionDisabled: the program is not legal.
-    """
-    subject = as_subject(following)
-    work = _Campaign(0.0, 0, 0, _silent, monotonic, monotonic(), subject)
-    machine, gone, unable = trace.machine, None, None
-    follower = None if subject is None else Guarded(subject(machine))
-    still = frozenset() if subject is None else shown(subject)
-    walk = Walk(machine, tuple(PROPERTIES.values()), follower=follower)
-    try:
-        done = again_on(walk, trace)
-        unable = done.unable
-        if done.fall is not None:
-            work.tally.keep(done.fall)
-    except Gone as error:
-        gone = error
-    finally:
-        work.tally.add(walk)
-    found = work.summary(Judge(0, subject, still=still, searched=False), False, gone, unable)
-    if found.report is None:
-        return found
-    return evolve(found, report=evolve(found.report, replay=again))

@@ -1,4 +1,4 @@
-"""Programs that once fell, tried before anything is searched.
+"""Programs that are run again: one that is asked for, and those that once fell.
 
 Theory of operation. A campaign writes the smallest program on which something fell into a folder of
 failures. The next campaign begins with what lies there: whoever has mended a fault knows at once,
@@ -8,22 +8,27 @@ specification no longer carries out, is told and passed over, so nothing that li
 keeps a search from going on. Nothing of this is counted with the search, which is the same with
 and without.
 
-    folder ──▶ retry ──▶ again: Walk beside the engine ──▶ Retrial ──▶ judged like what is found
+    folder ──▶ retry ──▶ run_again ──▶ Retrial ──▶ judged like what is found
+                 trace ──▶ rerun ───┘ ──▶ Summary
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from time import monotonic
 
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 
-from servecheck.engines.protocol import Unsupported
-from servecheck.fuzz.judge import Gone, beside
-from servecheck.fuzz.summary import Retried
+from servecheck.engines.protocol import EngineFactory, Unsupported
+from servecheck.fuzz.judge import Gone, Guarded, Judge, beside
+from servecheck.fuzz.legs import Counted
+from servecheck.fuzz.outset import as_subject
+from servecheck.fuzz.summary import Retried, Spent, Summary, summarised
 from servecheck.fuzz.tell import PropertyFell
 from servecheck.fuzz.walk import Walk
 from servecheck.lockstep.follow import Follower
+from servecheck.lockstep.shown import shown
 from servecheck.lockstep.subject import Subject
 from servecheck.trace.model import Trace, TraceError
 from servecheck.trace.read import read_trace
@@ -53,7 +58,7 @@ class Again:
     """Why the engine went no further."""
 
 
-def again(walk: Walk, trace: Trace) -> Again:
+def run_again(walk: Walk, trace: Trace) -> Again:
     """Run the program of a trace, as far as the engine goes along.
 
     Raises:
@@ -96,7 +101,7 @@ def retry(
         try:
             trace = read_trace(file)
             follower: Follower | None = None if mine is None else beside(mine, trace.machine)
-            found = again(Walk(trace.machine, properties, follower=follower), trace)
+            found = run_again(Walk(trace.machine, properties, follower=follower), trace)
         except TraceError as error:
             retried.useless += (str(error),)
             continue
@@ -116,3 +121,37 @@ def retry(
         retried.tried += found.unable is None
         retried.unfit += found.unable is not None
     return Retrial(retried)
+
+
+def rerun(
+    trace: Trace,
+    following: EngineFactory | Subject | None = None,
+    again: str | None = None,
+) -> Summary:
+    """The program of a trace once more, every property asked, with an engine beside it. It ends
+    undetermined at the first action that the engine says that it cannot do. `again` is the command
+    that does the same.
+
+    Raises:
+        Unsupported: the engine cannot have these sizes and choices.
+        EngineError: the engine cannot be made.
+        RegisterError: the trace of a known deviation of this engine does not show it.
+        ActionDisabled: the program is not legal.
+    """
+    subject, begun, counted = as_subject(following), monotonic(), Counted()
+    follower = None if subject is None else Guarded(subject(trace.machine))
+    still = frozenset() if subject is None else shown(subject)
+    walk = Walk(trace.machine, tuple(PROPERTIES.values()), follower=follower)
+    done, gone = Again(walk), None
+    try:
+        done = run_again(walk, trace)
+    except Gone as error:
+        gone = error
+    counted.add(walk)
+    judge = Judge(0, subject, still=still, searched=False)
+    ended = judge.ended(done.fall, False, gone, walk.actions, shrinks=False, unable=done.unable)
+    spent = Spent(0, 0.0, monotonic() - begun, False)
+    found = summarised(ended, spent, counted, 1, counted.able, subject, done.unable)
+    if found.report is None:
+        return found
+    return evolve(found, report=evolve(found.report, replay=again))
