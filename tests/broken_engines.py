@@ -1,4 +1,4 @@
-"""Engines with one fault each: the fast engine, wrong in one place, as real engines were.
+"""Engines with one fault each: ten entries of the zoo, as factories that a command can name.
 
 Each is an engine factory (`servecheck.engines.protocol`); `FAULTS` names them. Those at the end do
 not decide wrongly but cannot be checked, or only in part.
@@ -6,17 +6,11 @@ not decide wrongly but cannot be checked, or only in part.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from attrs import evolve
 
 from servecheck.engines.fast.adapters import FastLoop
-from servecheck.engines.fast.engine import FastEngine
-from servecheck.engines.fast.log import REMOVED
-from servecheck.engines.fast.passes import Pass
-from servecheck.engines.fast.plan import FastPlan, FastRequest
-from servecheck.engines.fast.pool import FastPool
-from servecheck.engines.fast.trie import Names, Run, Trie
 from servecheck.engines.protocol import (
     Capabilities,
     EngineGone,
@@ -25,206 +19,82 @@ from servecheck.engines.protocol import (
     Unsupported,
     Verb,
 )
-from servecheck.engines.whole import FastWhole, MakeWhole
-from servespec.chain import PUBLIC, Namespace, Tokens
+from servecheck.engines.whole import MakeWhole
+from servecheck.zoo import ENTRIES
 from servespec.config import Config
-from servespec.events import Reason
-from servespec.policy import VLLM_0_33, HitCap, Policy
-
-# --- the pool ------------------------------------------------------------------------------
+from servespec.policy import VLLM_0_33, Policy
 
 
-class _HitStaysFree(FastPool):
-    def acquire(self, hits: Sequence[int]) -> None:
-        for block in hits:
-            self.ref[block] += 1
+class Faulty(FastLoop):
+    """The fast engine with the fault of an entry of the zoo, under a name to be made by."""
+
+    entry: ClassVar[str]
+
+    def __init__(self, config: Config, policy: Policy) -> None:
+        self.engine = ENTRIES[self.entry].parts.build(config, policy)
 
 
-class HitStaysFree(FastLoop):
+class HitStaysFree(Faulty):
     """A hit is left in the free queue."""
 
-    def __init__(self, config: Config, policy: Policy) -> None:
-        super().__init__(config, policy)
-        self.engine.pool = _HitStaysFree(config, policy, self.engine.log)
+    entry = "hit-stays-free"
 
 
-class HeadFirst(FastLoop):
+class HeadFirst(Faulty):
     """A table is released from the other end."""
 
-    def __init__(self, config: Config, policy: Policy) -> None:
-        super().__init__(config, policy)
-        self.engine.pool.tail_first = not self.engine.pool.tail_first
+    entry = "parents-first"
 
 
-class _StaleIndex(FastPool):
-    def _evict(self, blocks: list[int]) -> None:
-        for block in blocks:
-            run = self.trie.carried[block]
-            if run is not None:
-                self.log.append((REMOVED, [block], run.text, self.trie.places[block]))
-                self.trie.carried[block] = None
-
-
-class StaleIndex(FastLoop):
+class StaleIndex(Faulty):
     """The index entry of an evicted block stays."""
 
-    def __init__(self, config: Config, policy: Policy) -> None:
-        super().__init__(config, policy)
-        self.engine.pool = _StaleIndex(config, policy, self.engine.log)
+    entry = "stale-index"
 
 
-class _CopyForgotten(FastPool):
-    def _evict(self, blocks: list[int]) -> None:
-        for block in blocks:
-            run, place = self.trie.carried[block], self.trie.places[block]
-            if run is not None:
-                self.trie.carried[block] = None
-                self.log.append((REMOVED, [block], run.text, place))
-                run.blocks[place - run.start] = -1
-                run.others = None
-
-
-class CopyForgotten(FastLoop):
+class CopyForgotten(Faulty):
     """The index entry is deleted although a copy lives."""
 
-    def __init__(self, config: Config, policy: Policy) -> None:
-        super().__init__(config, policy)
-        self.engine.pool = _CopyForgotten(config, policy, self.engine.log)
+    entry = "copy-forgotten"
 
 
-# --- names ---------------------------------------------------------------------------------
-
-
-class _Parentless(Trie):
-    def __init__(self, num_blocks: int) -> None:
-        super().__init__(num_blocks)
-        self.alone: dict[Names, list[Names]] = {}
-
-    def extend(self, names: Names, namespace: Namespace, text: list[int], size: int) -> None:
-        for start in range(names.count * size, len(text) - size + 1, size):
-            block = Names()
-            super().extend(block, namespace, text[start : start + size], size)
-            self.alone.setdefault(names, []).append(block)
-            names.count += 1
-
-    def path(self, names: Names) -> Iterator[Run]:
-        for block in reversed(self.alone.get(names, [names])):
-            yield from super().path(block)
-
-    def drop(self, names: Names) -> None:
-        for block in self.alone.pop(names, ()):
-            super().drop(block)
-
-
-class Parentless(FastLoop):
+class Parentless(Faulty):
     """The name of a block leaves its parent out."""
 
-    def __init__(self, config: Config, policy: Policy) -> None:
-        super().__init__(config, policy)
-        self.engine.pool.trie = _Parentless(config.num_blocks)
+    entry = "parentless"
 
 
-class _SaltOnce(Trie):
-    def __init__(self, num_blocks: int) -> None:
-        super().__init__(num_blocks)
-        self.first: dict[Names, tuple[Names, Names]] = {}
-
-    def extend(self, names: Names, namespace: Namespace, text: list[int], size: int) -> None:
-        if len(text) >= size and names not in self.first:
-            salted, unsalted = self.first[names] = Names(), Names()
-            super().extend(salted, namespace, text[:size], size)
-            super().extend(unsalted, PUBLIC, text[:size], size)
-        super().extend(names, PUBLIC, text, size)
-
-    def path(self, names: Names) -> Iterator[Run]:
-        if names in self.first:
-            yield from list(super().path(names))[:-1]
-            names, _ = self.first[names]
-        yield from super().path(names)
-
-    def drop(self, names: Names) -> None:
-        for block in self.first.pop(names, ()):
-            super().drop(block)
-        super().drop(names)
-
-
-class SaltOnce(FastLoop):
+class SaltOnce(Faulty):
     """The salt is in the name of the first block only."""
 
-    def __init__(self, config: Config, policy: Policy) -> None:
-        super().__init__(config, policy)
-        self.engine.pool.trie = _SaltOnce(config.num_blocks)
+    entry = "not-chained"
 
 
-# --- the scheduler -------------------------------------------------------------------------
-
-
-class WholeHit(FastLoop):
+class WholeHit(Faulty):
     """Hits are capped at n tokens instead of n - 1."""
 
-    def __init__(self, config: Config, policy: Policy) -> None:
-        super().__init__(config, policy)
-        self.engine.policy = evolve(policy, hit_cap=HitCap.NONE)
+    entry = "whole-text-is-hit"
 
 
-class _BudgetLostPass(Pass):
-    def preempt(self, index: int) -> None:
-        left = self.left
-        super().preempt(index)
-        self.left = left
-
-
-class _BudgetLost(FastEngine):
-    def schedule(self) -> FastPlan:
-        plan = FastPlan()
-        _BudgetLostPass(self, plan).run()
-        self.in_flight.append(plan)
-        return plan
-
-
-class BudgetLost(FastLoop):
+class BudgetLost(Faulty):
     """The budget of a victim that was scheduled in this pass is not given back."""
 
-    def __init__(self, config: Config, policy: Policy) -> None:
-        self.engine = _BudgetLost(config, policy)
+    entry = "budget-lost"
 
 
-class _DraftsPublished(FastEngine):
-    planned: tuple[FastRequest, int] | None = None
-
-    def _until_end(
-        self, request: FastRequest, drafts: Tokens, tokens: Tokens
-    ) -> tuple[Tokens, Reason | None]:
-        self.planned = request, request.computed
-        return super()._until_end(request, drafts, tokens)
-
-    def _publish(self, request: FastRequest, tokens: int) -> None:
-        planned, self.planned = self.planned, None
-        if planned is not None and planned[0] is request:
-            tokens = planned[1]
-        super()._publish(request, tokens)
-
-
-class DraftsPublished(FastLoop):
+class DraftsPublished(Faulty):
     """What is published after a step counts rejected drafts."""
 
-    def __init__(self, config: Config, policy: Policy) -> None:
-        self.engine = _DraftsPublished(config, policy)
+    entry = "drafts-published"
 
 
-class _ToTheTail(FastEngine):
-    def _wait(self, request: FastRequest, preempted: bool) -> None:
-        super()._wait(request, preempted=False)
-
-
-class ToTheTail(FastLoop):
+class ToTheTail(Faulty):
     """A preempted request waits at the tail."""
 
-    def __init__(self, config: Config, policy: Policy) -> None:
-        self.engine = _ToTheTail(config, policy)
+    entry = "to-the-tail"
 
 
-FAULTS: tuple[type[FastLoop], ...] = (
+FAULTS: tuple[type[Faulty], ...] = (
     HitStaysFree,
     Parentless,
     HeadFirst,
@@ -238,9 +108,9 @@ FAULTS: tuple[type[FastLoop], ...] = (
 )
 
 
-def whole(fault: type[FastLoop]) -> MakeWhole:
-    """Makes engines with a fault that are driven by actions, as `servecheck.engines.whole`."""
-    return lambda machine: FastWhole(machine, fault(machine.config, machine.policy).engine)
+def whole(fault: type[Faulty]) -> MakeWhole:
+    """Makes engines with a fault that are driven by actions."""
+    return ENTRIES[fault.entry].whole()
 
 
 # --- engines that cannot be checked ----------------------------------------------------------

@@ -130,6 +130,25 @@ def test_a_process_that_holds(capsys: pytest.CaptureFixture[str]) -> None:
     assert "engine example pool in Python " in capsys.readouterr().out
 
 
+STORIES = ROOT / "traces" / "stories"
+
+
+@pytest.mark.parametrize(
+    ("entry", "field", "rule"),
+    [("hit-stays-free", "free queue", "7"), ("told-without-namespace", "event BlockStored", "10")],
+)
+def test_an_entry_of_the_zoo_is_an_engine(
+    entry: str, field: str, rule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The fault is replayed beside the specification; what it tells is compared as well."""
+    story = str(STORIES / f"{entry}.jsonl")
+    assert main(["replay", story, "--engine", f"zoo:{entry}"]) == Exit.FALLS
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"expected {field}" in out
+    assert f"rule {rule} (by the field that differs first)" in out
+    assert main(["replay", story, "--engine", "fast"]) == Exit.HOLDS
+
+
 # --- what cannot be checked -----------------------------------------------------------------
 
 MINE = "tests.broken_engines"
@@ -139,6 +158,7 @@ MINE = "tests.broken_engines"
     ("words", "what"),
     [
         (("--engine", "slow"), "--engine slow: no such engine; write module:factory, or one of"),
+        (("--engine", "zoo:unicorn"), "--engine zoo:unicorn: no such entry; see servecheck zoo"),
         (("--engine", "no.such:thing"), "no.such does not import: ModuleNotFoundError: "),
         (("--engine", f"{MINE}:Nothing"), "tests.broken_engines has no Nothing"),
         (("--engine", f"{MINE}:NO_FACTORY"), "NO_FACTORY is no factory but a int"),

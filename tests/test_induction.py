@@ -112,7 +112,7 @@ def test_the_registered_properties_and_one_more_are_inductive(
 def test_the_registered_properties_alone_are_not() -> None:
     """Two requests share a block that is not full: whichever fills it first publishes it, and the
     other finds it published. So it has to be assumed that only what has a key is shared."""
-    found = inductive(SERVING["partial-blocks"], ("exclusive",))
+    found = inductive(SERVING["partial-blocks"], ("OWN-4",))
     assert fell(found) == ["PUB-1", RAISES]
     first = found.broken[0]
     assert first.action == Schedule()
@@ -122,7 +122,7 @@ def test_the_registered_properties_alone_are_not() -> None:
 
 
 def test_where_all_blocks_are_full_nothing_has_to_be_assumed_besides() -> None:
-    assert inductive(SERVING["full-blocks"], ("exclusive",)).holds is True
+    assert inductive(SERVING["full-blocks"], ("OWN-4",)).holds is True
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ def test_what_needs_what(without: str, expected: list[str]) -> None:
 
 
 OWNED = {
-    "OWN-1": {"CON-1", "OWN-2", "OWN-3", "TAB-1", "PUB-1", "exclusive", RAISES},
-    "OWN-2": {"OWN-1", "OWN-3", "TAB-1", "PUB-1", "exclusive", RAISES},
+    "OWN-1": {"CON-1", "OWN-2", "OWN-3", "TAB-1", "PUB-1", "OWN-4", RAISES},
+    "OWN-2": {"OWN-1", "OWN-3", "TAB-1", "PUB-1", "OWN-4", RAISES},
     "CON-3": {"CON-1"},
 }
 
@@ -160,7 +160,7 @@ def test_what_needs_the_ownership_of_blocks(without: str) -> None:
 
 
 OWNED_PARTLY = {
-    "OWN-1": (None, {"CON-1", "OWN-2", "OWN-3", "PUB-1", "exclusive", "forgotten", RAISES}),
+    "OWN-1": (None, {"CON-1", "OWN-2", "OWN-3", "PUB-1", "OWN-4", "forgotten", RAISES}),
     "OWN-2": (None, {"OWN-1", "OWN-3", RAISES}),
     "OWN-3": (3_000, {"OWN-1", "OWN-2"}),
     "TAB-1": (8_000, {"CON-1", "CON-3"}),

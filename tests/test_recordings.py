@@ -13,7 +13,6 @@ from typing import TypeVar
 import pytest
 from attrs import evolve
 
-from servecheck.engines.fast.adapters import FastLoop
 from servecheck.engines.whole import WHOLE, MakeWhole
 from servecheck.recording import (
     BlockStored,
@@ -26,7 +25,7 @@ from servecheck.recording import (
     read_recording,
 )
 from servecheck.recording.replay import Difference, replay
-from tests.broken_engines import FAULTS, whole
+from tests.broken_engines import FAULTS, Faulty, whole
 from tests.recordings import prefix
 
 T = TypeVar("T")
@@ -73,7 +72,7 @@ def test_what_was_recorded_is_done(make: MakeWhole, name: str) -> None:
 
 
 @pytest.mark.parametrize("broken", FAULTS, ids=[fault.__name__ for fault in FAULTS])
-def test_an_engine_that_does_otherwise_is_told(broken: type[FastLoop]) -> None:
+def test_an_engine_that_does_otherwise_is_told(broken: type[Faulty]) -> None:
     """It is the engine that is held against the recording: each fault shows on one of these."""
 
     def differs(name: str) -> bool:

@@ -30,7 +30,7 @@ from servespec.actions import Abort, Action, Complete, Discard, Output, Schedule
 from servespec.config import Config
 from servespec.machine import Machine
 from servespec.policy import VLLM_0_33
-from tests.broken_engines import FAULTS, HeadFirst, Mortal, Nobody, Picky, Whimsical, whole
+from tests.broken_engines import FAULTS, Faulty, HeadFirst, Mortal, Nobody, Picky, Whimsical, whole
 from tests.recordings import prefix
 from tests.test_trace import STORY, TINY
 
@@ -123,7 +123,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> list[Trace]:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.__name__ for fault in FAULTS])
 def test_a_fault_shows_against_what_was_recorded(
-    programs: list[Trace], fault: type[FastLoop]
+    programs: list[Trace], fault: type[Faulty]
 ) -> None:
     """On an engine that is seen as a whole, and on one that shows plans and states."""
     reports = [replay_trace(trace, watch=False, make=whole(fault)) for trace in programs]

@@ -74,7 +74,7 @@ def test_there_are_committed_traces() -> None:
     assert {path.parent.name for path in COMMITTED} >= {"falls", "golden"}
 
 
-@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_committed_trace_passes(path: Path) -> None:
     for line in lines_of(path):
         VALIDATOR.validate(line)

@@ -1,4 +1,4 @@
-"""What is made from the code and committed: `spec/README.md`, the JSON Schema of traces, the zoo.
+"""What is made from the code and committed: `spec/README.md`, traces' schema, zoo and stories.
 
 Nothing about a rule or a property is written twice. The statement of a rule is the docstring of
 the function that is the rule; the statement of a property, that of its check; whether a property
@@ -217,12 +217,14 @@ def document() -> str:
 def documents() -> dict[Path, str]:
     """Every file that is made, by where it stands in a checkout."""
     from servecheck.zoo.document import document as zoo
+    from servecheck.zoo.storybook import pages as stories
 
     spec = Path(servespec.__file__).resolve().parents[1]
     return {
         spec / "README.md": document(),
         spec.parent / "traces" / "trace.schema.json": schema_text(),
         spec.parent / "docs" / "zoo.md": zoo(),
+        **stories(spec.parent),
     }
 
 

@@ -8,17 +8,17 @@ how often a property really checked something.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from attrs import define, field, frozen
 
+from servecheck.known import Awaited, Known
 from servespec.machine import Action, Machine, Transition
 from servespec.plan import State
 from servespec.properties import (
     PROPERTIES,
     VACUOUS,
     Fall,
-    Falls,
     Monitor,
     Property,
     Step,
@@ -49,18 +49,14 @@ class Watch:
     checked: Counter[str] = field(factory=Counter)
     """How often the antecedent of each property was true."""
     _monitors: list[tuple[Property, Monitor]] = field(init=False)
-    _possible: dict[str, tuple[Falls, ...]] = field(init=False)
-    """Falls that these sizes and choices make possible, by property."""
-    _awaited: set[Callable[[Step], bool]] = field(init=False)
-    """Causes that last and have not happened yet."""
+    _known: Known = field(init=False)
+    _awaited: Awaited = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.properties = tuple(self.properties)
         self.restart(self.state)
-        config, policy = self.machine.config, self.machine.policy
-        possible = {p.id: p.possible(config, policy) for p in self.properties}
-        self._possible = {name: falls for name, falls in possible.items() if falls}
-        self._awaited = {f.cause for falls in possible.values() for f in falls if f.lasts}
+        self._known = Known.of(self.machine, self.properties)
+        self._awaited = self._known.start()
 
     def restart(self, state: State) -> None:
         """Go on from another state: what is remembered of the way here does not count there."""
@@ -76,9 +72,7 @@ class Watch:
             self.state = step.after
             return ()
         fallen: list[Fallen] = []
-        sound = step.problem is None
-        if sound and self._awaited:
-            self._awaited = {cause for cause in self._awaited if not cause(step)}
+        self._awaited = self._known.after(self._awaited, step)
         for at, (p, monitor) in enumerate(self._monitors):
             goes_on, outcome = monitor.after(step)
             if goes_on is not monitor:
@@ -87,14 +81,7 @@ class Watch:
                 continue
             self.checked[p.id] += 1
             if isinstance(outcome, Fall):
-                known = sound and self._caused(p, step)
+                known = self._known.known(p, self._awaited, step)
                 fallen.append(Fallen(p, outcome.what, known))
         self.state = step.after
         return tuple(fallen)
-
-    def _caused(self, fallen: Property, step: Step) -> bool:
-        """What makes a fall of this property one that is known has happened."""
-        return any(
-            f.cause not in self._awaited if f.lasts else f.cause(step)
-            for f in self._possible.get(fallen.id, ())
-        )

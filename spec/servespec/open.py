@@ -69,6 +69,7 @@ PROMISED = frozenset(
         "OWN-1",
         "OWN-2",
         "OWN-3",
+        "OWN-4",
         "TAB-1",
         "IDX-1",
         "IDX-2",

@@ -1,8 +1,9 @@
 """Which engine is to be checked: a name, `module:factory`, or a process that speaks JSON lines.
 
-Theory of operation. All of them become a `Subject`. What is wrong with the words themselves is told
-here, in one line that repeats them; what is wrong with the engine it tells when the first one is
-made. Modules are looked for in the current folder too, as a factory under test mostly lies there.
+Theory of operation. All of them become a `Subject`; `zoo:ENTRY` is the fast engine with a fault.
+What is wrong with the words themselves is told here, in one line that repeats them; what is wrong
+with the engine it tells when the first one is made. Modules are looked for in the current folder
+too, as a factory under test mostly lies there.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from servespec.policy import Policy
 
 LEVELS = ("pool", "steps", "state")
-NAMES = ("fast", "vllm")
+ZOO = "zoo:"
+NAMES = ("fast", "vllm", f"{ZOO}ENTRY")
 
 
 @contextmanager
@@ -64,6 +66,8 @@ def subject_of(
         limits = (TIMEOUT, HELLO_TIMEOUT) if timeout is None else (timeout, timeout)
         with CommandFactory(command, *limits, until=until) as factory:
             yield Subject.of(factory, deviations, asked)
+    elif engine is not None and engine.startswith(ZOO):
+        yield _planted(engine, deviations, asked)
     elif engine is not None:
         yield Subject.of(factory_of(engine, asked), deviations, asked)
     elif asked is not None:
@@ -89,6 +93,26 @@ def factory_of(engine: str, level: Level | None) -> EngineFactory:
 
         return VllmPool if level is Level.POOL else VllmLoop
     return _imported(engine)
+
+
+def _planted(engine: str, deviations: tuple[Deviation, ...], level: Level | None) -> Subject:
+    """Engines with a fault of the zoo; unless a level is asked for, they are listened to as well.
+
+    Raises:
+        BadInput: there is no such fault.
+    """
+    from servecheck.lockstep.subject import Subject
+    from servecheck.zoo import ENTRIES
+    from servecheck.zoo.told import subject_of as listened_to
+
+    entry = ENTRIES.get(engine.removeprefix(ZOO))
+    if entry is None:
+        raise BadInput(f"--engine {escaped(engine)}: no such entry; see servecheck zoo --list")
+    if level is not None:
+        return Subject.of(entry.make, deviations, level)
+    subject = listened_to(entry)
+    subject.deviations = deviations
+    return subject
 
 
 def _imported(engine: str) -> EngineFactory:

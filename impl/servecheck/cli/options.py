@@ -12,7 +12,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 
 Engine = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Check this: fast, vllm, or module:factory."),
+    typer.Option(metavar="NAME", help="Check this: fast, vllm, zoo:ENTRY, or module:factory."),
 ]
 Command = Annotated[
     str | None,

@@ -41,13 +41,6 @@ Check = Callable[[State], str | None]
 BY_CONSTRUCTION = "IDX-3"
 
 
-def exclusive(state: State) -> str | None:
-    """A block without a key stands in one table at most: only what can be found is shared."""
-    held = holders(state)
-    shared = [b for b, count in held.items() if count > 1 and state.pool.blocks[b].key is None]
-    return f"blocks {shared} have no key and are shared" if shared else None
-
-
 def forgotten(state: State) -> str | None:
     """A free block without a key holds no content."""
     kept = [b for b in state.pool.free if _nobodys(state.pool.blocks[b])]
@@ -58,7 +51,7 @@ def _nobodys(block: Block) -> bool:
     return block.key is None and bool(block.content)
 
 
-STRENGTHENINGS: Mapping[str, Check] = {"exclusive": exclusive, "forgotten": forgotten}
+STRENGTHENINGS: Mapping[str, Check] = {"forgotten": forgotten}
 """What is no registered property, and may have to be assumed besides."""
 
 

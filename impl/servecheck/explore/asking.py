@@ -11,7 +11,7 @@ is `Label(id, known=True)`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import cast
 
 from attrs import field, frozen
@@ -20,6 +20,7 @@ from servecheck.explore.errors import ScopeError
 from servecheck.explore.search import Seen
 from servecheck.explore.serving import Serving
 from servecheck.explore.system import Moved
+from servecheck.known import Awaited, Known
 from servecheck.marks import marks_of
 from servespec.actions import Abort, Action
 from servespec.plan import State
@@ -43,8 +44,6 @@ MARK = "mark "
 NOTHING = Abort("")
 """A step that a state can be asked in: nobody is called so, and nothing happens."""
 
-Cause = Callable[[Step], bool]
-
 
 @frozen
 class Node:
@@ -52,11 +51,10 @@ class Node:
 
     state: State
     memory: tuple[Renamable, ...] = ()
-    awaited: tuple[int, ...] = ()
-    """Numbers of the lasting causes that have not happened yet."""
+    awaited: Awaited = ()
 
 
-Key = tuple[bytes, tuple[Renamable, ...], tuple[int, ...]]
+Key = tuple[bytes, tuple[Renamable, ...], Awaited]
 
 
 @frozen
@@ -77,14 +75,12 @@ class Asking:
     """Count the situations that are reached, too."""
     raw: bool = False
     """Without symmetry: each node is its own key."""
-    _causes: tuple[Cause, ...] = field(init=False, eq=False, repr=False)
+    _known: Known = field(init=False, eq=False, repr=False)
     _of: dict[Kind, tuple[tuple[Property, Monitor], ...]] = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         machine, initial = self.base.machine, self.base.initial()
-        possible = (f for p in self.properties for f in p.possible(machine.config, machine.policy))
-        lasting = dict.fromkeys(f.cause for f in possible if f.lasts)
-        object.__setattr__(self, "_causes", tuple(lasting))
+        object.__setattr__(self, "_known", Known.of(machine, self.properties))
         of = {
             kind: tuple((p, p.start(machine, initial)) for p in self.properties if p.kind is kind)
             for kind in Kind
@@ -98,7 +94,7 @@ class Asking:
 
     def initial(self) -> Node:
         memory = tuple(cast(Renamable, monitor) for _, monitor in self._of[Kind.M])
-        return Node(self.base.initial(), memory, tuple(range(len(self._causes))))
+        return Node(self.base.initial(), memory, self._known.start())
 
     def enabled(self, node: Node) -> Iterable[Action]:
         return self.base.enabled(node.state)
@@ -106,9 +102,7 @@ class Asking:
     def apply(self, node: Node, action: Action) -> NodeMoved:
         moved = self.base.apply(node.state, action)
         step = step_of(self.base.machine, node.state, action, moved)
-        awaited = node.awaited
-        if awaited:
-            awaited = tuple(i for i in awaited if not self._causes[i](step))
+        awaited = self._known.after(node.awaited, step)
         goes_on: list[Renamable] = []
         falls: list[tuple[str, str]] = []
         counts: list[str] = []
@@ -145,7 +139,7 @@ class Asking:
         marks = tuple(MARK + m.name for m in marks_of(moved.step)) if self.marks else ()
         return Seen(seen.falls + moved.seen.falls, seen.counts + moved.seen.counts + marks)
 
-    def _asked(self, kind: Kind, awaited: Sequence[int], step: Step) -> Seen:
+    def _asked(self, kind: Kind, awaited: Awaited, step: Step) -> Seen:
         falls: list[tuple[str, str]] = []
         counts: list[str] = []
         for p, monitor in self._of[kind]:
@@ -156,7 +150,7 @@ class Asking:
         self,
         p: Property,
         outcome: object,
-        awaited: Sequence[int],
+        awaited: Awaited,
         step: Step,
         falls: list[tuple[str, str]],
         counts: list[str],
@@ -165,12 +159,5 @@ class Asking:
             return
         counts.append(p.id)
         if isinstance(outcome, Fall):
-            known = step.problem is None and self._caused(p, awaited, step)
+            known = self._known.known(p, awaited, step)
             falls.append((p.id + KNOWN if known else p.id, outcome.what))
-
-    def _caused(self, p: Property, awaited: Sequence[int], step: Step) -> bool:
-        machine = self.base.machine
-        return any(
-            self._causes.index(f.cause) not in awaited if f.lasts else f.cause(step)
-            for f in p.possible(machine.config, machine.policy)
-        )

@@ -37,6 +37,7 @@ SHARED, IDLE, PAPER = "#E4E4E4", "#F6F6F6", "#FFFFFF"
 FRAME, FAINT, PLAIN = "#4A4A4A", "#9A9A9A", "#C8C8C8"
 DASHED = (3.0, 2.0)
 RELEASED = "#B03A00"
+WRONG = "#D00036"
 
 
 def colour(hue: int | None) -> str:
@@ -157,6 +158,12 @@ def outline(
         yield Rect(inner, y + 2.8, x + width - 2.8 - inner, height - 5.6, None, INK, 1.1)
     elif Change.RELEASED in changes:
         yield Rect(x, y, width, height, None, RELEASED, 2.6, (5.0, 3.0))
+
+
+def ring(around: Rect) -> Iterator[Mark]:
+    """The sign of what is wrong, around its box."""
+    x, y, width, height = around.x, around.y, around.width, around.height
+    yield Rect(x - 1.5, y - 1.5, width + 3, height + 3, None, WRONG, 3)
 
 
 def written(left: float, right: float, bottom: float) -> Mark:

@@ -25,7 +25,7 @@ from attrs import define, field
 
 from servecheck.view import boxes
 from servecheck.view.boxes import DASHED, FAINT, FRAME, IDLE, PAPER, PLAIN, RELEASED
-from servecheck.view.legend import Sign, legend
+from servecheck.view.legend import Sign, legend, legend_below
 from servecheck.view.marks import (
     GREY,
     INK,
@@ -41,7 +41,7 @@ from servecheck.view.rows import Family, Row, families_of
 from servecheck.view.scene import Change, Scene, ShownBlock
 from servecheck.view.words import cut, listed, wrapped
 
-PAGE, NARROWEST = 1040.0, 620.0
+PAGE, NARROWEST, BRIEFEST = 1040.0, 620.0, 300.0
 """Width of a picture: no more, unless a single column needs it; no less, for its texts."""
 EDGE = 16.0
 GAP = 4.0
@@ -61,14 +61,19 @@ MOST_LINES = 3
 
 def layout(scene: Scene) -> Drawing:
     """The picture of a scene."""
-    return _Layout(scene).drawing()
+    return Layout(scene).drawing()
 
 
 @define
-class _Layout:
+class Layout:
     """The drawing so far."""
 
     scene: Scene
+    brief: bool = False
+    """Only what the scene holds, with headings of few words, and no wider than that needs."""
+    wrong_blocks: frozenset[int] = frozenset()
+    wrong_holders: frozenset[str] = frozenset()
+    """What is ringed; holders by their nodes."""
     marks: list[Mark] = field(factory=list)
     y: float = EDGE
     """Where the next thing may begin."""
@@ -114,17 +119,21 @@ class _Layout:
         self.column = GAP + max(needed, default=30.0)
         longest = max((len(row.path) for row in rows), default=0)
         least, wanted = (2 * EDGE + self.label + n * self.column for n in (1, longest))
-        self.page = max(least, NARROWEST, min(PAGE, wanted))
+        self.page = max(least, BRIEFEST if self.brief else NARROWEST, min(PAGE, wanted))
 
     def drawing(self) -> Drawing:
         self._title()
-        self._tables()
-        self._queue()
-        self._waiting()
+        self.holdings()
         self._legend()
         scene = self.scene
         title = f"{scene.name}, {scene.place}: {cut(scene.doing, 200)}"
         return Drawing(self.page, self.y + EDGE, title, tuple(self.marks))
+
+    def holdings(self) -> None:
+        """Draw who holds what, and what is free."""
+        self._tables()
+        self._queue()
+        self._waiting()
 
     @property
     def inner(self) -> float:
@@ -176,12 +185,14 @@ class _Layout:
     def _tables(self) -> None:
         held = [family for family in self.families if family[0].holder is not None]
         idle = [family for family in self.families if family[0].holder is None]
-        self._heading("Block tables: a row for each request, a column for each position")
+        long = ": a row for each request, a column for each position"
+        self._heading("Block tables" if self.brief else f"Block tables{long}")
         if not held:
             self._nothing("nobody runs")
         self._section(held)
         if idle:
-            self._heading("Cached elsewhere: nobody holds a block of these texts")
+            long = ": nobody holds a block of these texts"
+            self._heading("Cached elsewhere" if self.brief else f"Cached elsewhere{long}")
             self.positions = None
             self._section(idle)
 
@@ -237,6 +248,8 @@ class _Layout:
     def _row_label(self, row: Row, top: float, first: int) -> None:
         if row.holder is not None:
             self.marks.append(Rect(EDGE, top + 2, 8, ROW - 4, boxes.colour(row.holder.hue)))
+            if row.holder.node in self.wrong_holders:
+                self._ring(Rect(EDGE - 2, top + 2, self.label - 6, ROW - 4))
         if row.start:
             self.seen.add(Sign.CUT_OFF)
         self.marks += _label(row, EDGE + 14, top, first)
@@ -259,6 +272,13 @@ class _Layout:
             block, place, stripes, pattern, self._tip(block), bool(self.patterns), again
         )
         self._note(block, again)
+        if number in self.wrong_blocks:
+            self._ring(place)
+
+    def _ring(self, around: Rect) -> None:
+        """Ring what is wrong."""
+        self.seen.add(Sign.WRONG)
+        self.marks += boxes.ring(around)
 
     def _note(self, block: ShownBlock, again: bool) -> None:
         """Remember for the legend what occurs."""
@@ -302,8 +322,9 @@ class _Layout:
     def _queue(self) -> None:
         scene = self.scene
         cached = sum(scene.blocks[b].hashed for b in scene.free)
-        counts = f"{cached} cached, {len(scene.free) - cached} without content"
-        self._heading(f"Free queue: {_counted(len(scene.free), 'block')}, {counts}")
+        counts = f", {cached} cached, {len(scene.free) - cached} without content"
+        long = "" if self.brief else counts
+        self._heading(f"Free queue: {_counted(len(scene.free), 'block')}{long}")
         if not scene.free:
             self._nothing("empty: no block can be taken")
             return
@@ -348,6 +369,8 @@ class _Layout:
             self.seen.add(Sign.WRITTEN)
             self.marks.append(boxes.written(x, x + cell, top + CHIP + 2))
         self.marks += boxes.signs(block, x, top, cell, CHIP)
+        if block.number in self.wrong_blocks:
+            self._ring(Rect(x, top, cell, CHIP))
 
     # --- waiting requests ---
 
@@ -359,7 +382,8 @@ class _Layout:
         x, lines, self.y = EDGE, 1, self.y + 4
         more = text_width(f"… {len(waiting)} more", 10.5) + 8
         for shown, holder in enumerate(waiting):
-            text = f"{cut(holder.name, LONGEST_ID)} · T {holder.length}"
+            flying = f" · {holder.in_flight} in flight" if holder.in_flight else ""
+            text = f"{cut(holder.name, LONGEST_ID)} · T {holder.length}{flying}"
             wide = text_width(text, 10.5) + 14
             room = EDGE + self.inner - (more if lines == MOST_LINES else 0)
             if x + wide > room and x > EDGE:
@@ -371,31 +395,29 @@ class _Layout:
             tip = f"{cut(holder.name, 200)}, T {holder.length}, {holder.namespace}"
             self.marks.append(Rect(x, self.y, wide, CHIP, PAPER, FRAME, 1, tip=tip))
             self.marks.append(Text(x + 7, self.y + 15, text, 10.5))
+            if holder.node in self.wrong_holders:
+                self._ring(Rect(x, self.y, wide, CHIP))
             x += wide + 6
         self.y += CHIP + 2
 
     # --- legend ---
 
     def _legend(self) -> None:
-        hues = tuple(h.hue for h in self.scene.holders if h.hue is not None)
-        self.seen |= {Sign[c.name] for b in self.scene.blocks.values() for c in b.changes}
-        entries = list(legend(self.seen, hues, self.patterns))
+        entries = list(legend(self.signs, self.hues, self.patterns))
         if not entries:
             return
-        self.y += 18
-        line = ((EDGE, self.y), (EDGE + self.inner, self.y))
-        self.marks.append(Strokes((line,), PLAIN))
-        self.y += 8
-        sample = 36.0
-        widest = max(sample + text_width(text, 10.5, prose=True) + 16 for _, text in entries)
-        across = max(1, int(self.inner // widest))
-        down = -(-len(entries) // across)
-        for at, (draw, text) in enumerate(entries):
-            x = EDGE + at // down * (self.inner / across)
-            y = self.y + at % down * 22
-            self.marks += draw(x, y + 2)
-            self.marks.append(Text(x + sample, y + 14, text, 10.5, prose=True))
-        self.y += down * 22 - 6
+        marks, self.y = legend_below(entries, EDGE, self.y + 18, self.inner)
+        self.marks += marks
+
+    @property
+    def hues(self) -> tuple[int, ...]:
+        """The colours of those who run."""
+        return tuple(h.hue for h in self.scene.holders if h.hue is not None)
+
+    @property
+    def signs(self) -> set[Sign]:
+        """What occurs, changes of blocks included."""
+        return self.seen | {Sign[c.name] for b in self.scene.blocks.values() for c in b.changes}
 
 
 def _shortened(scene: Scene) -> Iterator[tuple[int, int | None, str]]:

@@ -7,12 +7,14 @@ from enum import Enum
 
 from servecheck.view import boxes
 from servecheck.view.boxes import FAINT, FRAME, HATCH, IDLE, PAPER, PLAIN, SHARED, STRIPE
-from servecheck.view.marks import Mark, Rect, Text
+from servecheck.view.marks import Mark, Rect, Strokes, Text, text_width
 from servecheck.view.scene import Change
 from servecheck.view.words import cut
 
 WIDTH, HEIGHT = 26.0, 16.0
 """Of a sample."""
+SAMPLE = 36.0
+"""From a sample to its text."""
 MOST_SPACES, LONGEST_SPACE = 12, 34
 
 Sample = Callable[[float, float], Iterable[Mark]]
@@ -36,6 +38,7 @@ class Sign(Enum):
     RELEASED = "released: nobody holds it now"
     EVICTED = "evicted: old content forgotten"
     STORED = "stored: it got its key"
+    WRONG = "not as specified"
 
 
 def legend(
@@ -59,6 +62,7 @@ def legend(
         Sign.RELEASED: _outlined(Change.RELEASED),
         Sign.EVICTED: lambda x, y: [boxes.cross(x + 11, y + 5)],
         Sign.STORED: lambda x, y: [boxes.diamond(x + 13, y + 8)],
+        Sign.WRONG: lambda x, y: boxes.ring(Rect(x + 3, y + 3, WIDTH - 6, HEIGHT - 6)),
     }
     for sign, sample in samples.items():
         if sign in signs:
@@ -67,6 +71,21 @@ def legend(
         yield _pattern(pattern), cut(space, LONGEST_SPACE)
     if len(patterns) > MOST_SPACES:
         yield _word("…"), f"{len(patterns) - MOST_SPACES} more namespaces"
+
+
+def legend_below(
+    entries: list[tuple[Sample, str]], x: float, y: float, width: float
+) -> tuple[list[Mark], float]:
+    """The marks of a legend in columns, under a line at `y`; and where it ends."""
+    marks: list[Mark] = [Strokes((((x, y), (x + width, y)),), PLAIN)]
+    widest = max(SAMPLE + text_width(text, 10.5, prose=True) + 16 for _, text in entries)
+    across = max(1, int(width // widest))
+    down = -(-len(entries) // across)
+    for at, (draw, text) in enumerate(entries):
+        left, top = x + at // down * (width / across), y + 8 + at % down * 22
+        marks += draw(left, top + 2)
+        marks.append(Text(left + SAMPLE, top + 14, text, 10.5, prose=True))
+    return marks, y + 8 + down * 22 - 6
 
 
 def _box(fill: str, *hues: int | None, dash: tuple[float, ...] = (), frame: str = FRAME) -> Sample:

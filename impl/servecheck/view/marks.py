@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from servecheck.view.words import columns
 
@@ -78,6 +78,18 @@ class Shape:
 
 
 Mark = Rect | Text | Strokes | Shape
+
+
+def moved(mark: Mark, right: float, down: float) -> Mark:
+    """The same mark in another place."""
+    match mark:
+        case Rect(x, y) | Text(x, y):
+            return evolve(mark, x=x + right, y=y + down)
+        case Strokes(lines):
+            shifted = tuple(tuple((x + right, y + down) for x, y in line) for line in lines)
+            return evolve(mark, lines=shifted)
+        case Shape(points):
+            return evolve(mark, points=tuple((x + right, y + down) for x, y in points))
 
 
 @frozen

@@ -251,7 +251,8 @@ def _changes(moment: Moment) -> dict[int, tuple[Change, ...]]:
     taken = {b for e in moment.events if isinstance(e, Scheduled) for b in e.new_blocks}
     evicted = {e.block for e in moment.events if isinstance(e, BlockRemoved)}
     if any(isinstance(e, CacheCleared) for e in moment.events):
-        evicted |= {b for b, block in enumerate(before.blocks) if block.key is not None}
+        keys = {b: block.key for b, block in enumerate(before.blocks) if block.key is not None}
+        evicted |= {b for b, key in keys.items() if now.blocks[b].key != key}
     stored = {e.block for e in moment.events if isinstance(e, BlockStored)}
     found = {}
     for b in range(len(now.blocks)):

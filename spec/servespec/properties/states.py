@@ -68,6 +68,16 @@ def waiting_holds_nothing(machine: Machine, state: State) -> Outcome:
     return verdict(bool(state.waiting) or gone, None)
 
 
+@state_property("OWN-4")
+def only_the_findable_is_shared(machine: Machine, state: State) -> Outcome:
+    """A block without a key stands in one table at most: only what can be found is shared."""
+    held = holders(state)
+    nameless = {b: n for b, n in held.items() if state.pool.blocks[b].key is None}
+    shared = [b for b, n in nameless.items() if n > 1]
+    what = f"blocks {shared} have no key and stand in several tables"
+    return verdict(bool(nameless), what if shared else None)
+
+
 @state_property("TAB-1")
 def table_fits(machine: Machine, state: State) -> Outcome:
     """No block stands twice in a table; a table holds ⌈C/bs⌉ blocks at least, and between steps
