@@ -72,6 +72,8 @@ def test_what_fell_is_tried_first() -> None:
     assert (found.runs, found.steps) == (1, 3)
     assert found.retried is not None
     assert (found.retried.tried, found.retried.fell) == (1, once)
+    assert found.seen is not None
+    assert found.seen.followed == 2  # the third is the one at which it parts
     again = fuzzed(broken.HeadFirst)
     assert again.trace == found.trace
     assert len(list(FAILURES.iterdir())) == 2  # the one by hand, and the one by its digest

@@ -22,7 +22,7 @@ from attrs import define, evolve, frozen
 
 from servecheck.engines.protocol import EngineFactory, Unsupported
 from servecheck.fuzz.judge import Gone, Guarded, Judge, beside
-from servecheck.fuzz.legs import Counted
+from servecheck.fuzz.legs import Counted, Shown
 from servecheck.fuzz.outset import as_subject
 from servecheck.fuzz.summary import Retried, Spent, Summary, summarised
 from servecheck.fuzz.tell import PropertyFell
@@ -92,7 +92,7 @@ def retry(
     """
     retried = Retried()
     files = sorted(folder.glob("*.jsonl"))
-    # What is compared here is not the search's.
+    # What is compared here is not the search's, unless it takes the place of one.
     mine = subject and Subject(subject.start, subject.deviations, subject.capabilities)
     for number, file in enumerate(files):
         if number >= MOST or not goes_on():
@@ -117,6 +117,8 @@ def retry(
         if found.fall is not None:
             retried.tried += 1
             retried.fell = file
+            if mine is not None and subject is not None:
+                Shown.of(mine).into(subject)
             return Retrial(retried, found.walk, found.fall)
         retried.tried += found.unable is None
         retried.unfit += found.unable is not None
