@@ -15,7 +15,8 @@ from attrs import evolve
 from servecheck.engines.fast.adapters import FastLoop
 from servecheck.engines.fast.refine import Refinement
 from servecheck.engines.protocol import Capabilities, EngineFactory, Level, SeenState
-from servecheck.fuzz.campaign import Summary, Verdict, campaign, rerun
+from servecheck.fuzz.campaign import Summary, Verdict, campaign
+from servecheck.fuzz.retry import rerun
 from servecheck.fuzz.wander import Wanderer
 from servecheck.lockstep.adopt import NotAdoptable, Shown, adopted
 from servecheck.lockstep.compare import Difference

@@ -15,7 +15,7 @@ from attrs import evolve, fields
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from servecheck.cli import fuzz
+from servecheck.cli import fuzz, summary
 from servecheck.cli.terminal import Exit
 from servecheck.fuzz.campaign import Progress, Summary, Verdict, campaign
 from servecheck.fuzz.draw import Seeded, draw_world
@@ -375,7 +375,7 @@ def test_a_campaign_ends_with_the_first_fall(
 def test_the_report_fits_into_eighty_columns(half_a_minute: Summary) -> None:
     lines = [
         "".join(part if isinstance(part, str) else part[0] for part in line)
-        for line in fuzz.lines(half_a_minute)
+        for line in summary.lines(half_a_minute)
     ]
     assert lines[0] == "holds: nothing fell in 31 s"
     assert max(map(len, lines)) <= 80

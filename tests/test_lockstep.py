@@ -22,7 +22,8 @@ from servecheck.engines.fast.adapters import FastCache, FastLoop
 from servecheck.engines.fast.refine import Refinement
 from servecheck.engines.protocol import EngineError, EngineFactory, Unsupported
 from servecheck.fuzz import machine_for
-from servecheck.fuzz.campaign import Verdict, campaign, rerun
+from servecheck.fuzz.campaign import Verdict, campaign
+from servecheck.fuzz.retry import rerun
 from servecheck.fuzz.shrink import shrunk_divergence
 from servecheck.fuzz.tell import PropertyFell
 from servecheck.lockstep.compare import Difference

@@ -134,6 +134,10 @@ class Mark(Enum):
         self.meaning = meaning
         self.needs = needs
 
+    def __reduce_ex__(self, protocol: object) -> tuple[object, ...]:
+        # Between processes by name: the condition is code.
+        return getattr, (Mark, self.name)
+
     # arrivals
     WHOLE_BLOCKS = "a prompt of whole blocks arrives"
     FILLS_POOL = "a prompt that needs every block of the pool arrives"

@@ -68,6 +68,9 @@ class Watch:
         return self.see_step(step_of(self.machine, before, action, moved))
 
     def see_step(self, step: Step) -> tuple[Fallen, ...]:
+        if not self._monitors:
+            self.state = step.after
+            return ()
         fallen: list[Fallen] = []
         self._awaited = self._known.after(self._awaited, step)
         for at, (p, monitor) in enumerate(self._monitors):

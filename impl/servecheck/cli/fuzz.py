@@ -1,59 +1,78 @@
 """`servecheck fuzz`: random programs of actions, every property asked after each of them.
 
-Theory of operation. The work is `servecheck.fuzz.campaign`, the engine that goes along is made by
-`servecheck.cli.engines`; here the summary becomes lines, within 80 columns, or one JSON object. On
-a terminal a bar shows the time spent; in a pipe a line on standard error does, every ten seconds.
-Ctrl-C ends the search, not the report; the exit code is 130 then, unless something had fallen.
+Theory of operation. The work is `servecheck.fuzz.campaign`, or `servecheck.fuzz.long` where walks
+alone are asked for; the engine that goes along is made by `servecheck.cli.engines`, and what came
+of it is told by `servecheck.cli.summary`. On a terminal a bar shows what is spent; in a pipe a line
+on standard error does, every ten seconds. Ctrl-C ends the search, not the report; the exit code is
+130 then, unless something had fallen.
 """
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from difflib import get_close_matches
+from functools import partial
 from math import isfinite
 from pathlib import Path
-from textwrap import wrap
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from servecheck.cli.options import Command, Deviations, Engine, Json, Level, Timeout
-from servecheck.cli.terminal import BadInput, Exit, Part, brief, complain, escaped, say, say_json
+from servecheck.cli.terminal import BadInput, Exit, complain, escaped, say, say_json
 from servecheck.cli.terminal import progress as bar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from servecheck.fuzz.campaign import Progress, Seen, Summary
+    from servecheck.fuzz.legs import Engines
+    from servecheck.fuzz.summary import Progress, Summary
     from servecheck.lockstep.deviations import Deviation
 
 FAILURES = Path("traces/failures")
 """Where the program is written on which something fell."""
 
+SECONDS = 60.0
+"""How long to search, unless something else is said."""
+
+WALKS = "walks"
+DRIVERS = ("both", WALKS)
+
 EVERY = 10.0
 """Seconds from one line of progress to the next, in a pipe."""
 
-WIDTH = 80
-STYLES = {
-    "holds": "bold green",
-    "falls": "bold red",
-    "diverges": "bold red",
-    "stale": "bold red",
-}
-UNSURE = "bold yellow"
-
 
 def command(
-    seconds: Annotated[float, typer.Option(min=0.0, help="How long to search.")] = 60.0,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.0, help="How long to search; 60 if not said.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Where chance begins.")] = 0,
     profile: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="One policy, such as VLLM_0_33, instead of all kinds."),
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Moves in one run.")] = 40,
+    moves: Annotated[int, typer.Option(min=1, help="Moves in one run.")] = 40,
+    driver: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="Who searches: both, Hypothesis and walks in turn; or walks alone."
+        ),
+    ] = "both",
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="With walks alone: search so many steps, instead of seconds."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="With walks alone: processes.")] = 1,
+    properties: Annotated[
+        str | None,
+        typer.Option(
+            metavar="IDS", help="With walks alone: ask these, such as OWN-1,LRU-3; all; or none."
+        ),
+    ] = None,
     engine: Engine = None,
     process: Command = None,
     timeout: Timeout = None,
@@ -71,6 +90,12 @@ def command(
         Path | None,
         typer.Option(metavar="FILE", help="Do not search: run the program of this trace."),
     ] = None,
+    corpus: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Begin with the starts kept there, and keep what is learned."
+        ),
+    ] = None,
     deviations: Deviations = None,
     as_json: Json = False,
 ) -> int:
@@ -78,46 +103,98 @@ def command(
 
     Sizes, choices and actions are drawn, most of them such that something interesting happens.
     Every property is asked after each step; falls that the specification knows of are counted. An
-    engine goes along, the fast engine if none is named, and what it shows is compared.
+    engine goes along, the fast engine if none is named, and what it shows is compared. What lies
+    in traces/failures is tried first.
     Exit code 0: the time was spent and nothing else fell; 1: something did, and the smallest
     program found is shown and written to traces/failures; 2: the engine cannot be checked;
     3: the engine is gone, or was let go at a known deviation, or does not do the same twice;
     130: it was interrupted before anything fell, and what is known so far is shown.
     """
     from servecheck.cli.engines import subject_of
-    from servecheck.fuzz.campaign import Verdict, campaign, rerun
     from servecheck.fuzz.sizes import fixed_sizes
-    from servecheck.trace.read import read_trace
 
     sizes = fixed_sizes(size or ())
     if spec_only and (engine or process or level or timeout is not None):
         raise BadInput("--spec-only leaves every engine out; drop it, or the engine")
+    for_walks = steps is not None or jobs > 1 or properties is not None
+    _check_driver(driver, for_walks, program is not None, corpus is not None)
+    seconds = _seconds(seconds, steps)
+    asked = _properties(properties, spec_only) if driver == WALKS else ()
+    known = () if spec_only else read_register(deviations)
+    until = None if program is not None or seconds is None else monotonic() + seconds
+    engines: Engines = nullcontext
+    if not spec_only:
+        engines = partial(subject_of, engine, process, level, known, timeout, until)
+    again = _again(engine, process, level, spec_only)
+    if driver == WALKS:
+        from servecheck.fuzz.legs import Orders
+        from servecheck.fuzz.long import Budget, long_campaign
+
+        orders = Orders(engines, seed, moves, asked, profile, sizes)
+        with _showing(seconds, steps) as show:
+            found = long_campaign(
+                orders,
+                Budget(steps, seconds),
+                jobs,
+                show,
+                failures=FAILURES,
+                again=again,
+                corpus=corpus,
+            )
+        return _ended(found, as_json)
+    if program is not None:
+        from servecheck.fuzz.retry import rerun
+        from servecheck.trace.read import read_trace
+
+        with engines() as subject:
+            again += f" --program {program}"
+            return _ended(rerun(read_trace(program), subject, again), as_json)
+    from servecheck.fuzz.campaign import campaign
+
+    with engines() as subject, _showing(seconds, None) as show:
+        found = campaign(
+            seconds or 0.0,
+            seed,
+            moves,
+            profile,
+            show,
+            following=subject,
+            failures=FAILURES,
+            again=again,
+            sizes=sizes,
+            corpus=corpus,
+        )
+    return _ended(found, as_json)
+
+
+def _check_driver(driver: str, for_walks: bool, reruns: bool, corpus: bool) -> None:
+    """Refuse options that do not go with each other."""
+    if driver not in DRIVERS:
+        raise BadInput(f"--driver {escaped(driver)} is unknown; take one of {', '.join(DRIVERS)}")
+    if driver != WALKS and for_walks:
+        raise BadInput("--steps, --jobs and --properties are for walks; add --driver walks")
+    if reruns and (driver == WALKS or corpus):
+        raise BadInput("--program does not search; drop it, or --driver and --corpus")
+
+
+def _seconds(seconds: float | None, steps: int | None) -> float | None:
+    """How long to search; None: until the steps are walked."""
+    if seconds is None:
+        return SECONDS if steps is None else None
     if not isfinite(seconds):
         raise BadInput(f"--seconds {seconds} never ends; give a number")
-    known = () if spec_only else read_register(deviations)
-    until = None if program is not None else monotonic() + seconds
-    subjects = (
-        nullcontext() if spec_only else subject_of(engine, process, level, known, timeout, until)
-    )
-    again = _again(engine, process, level, spec_only)
-    with subjects as subject:
-        if program is not None:
-            found = rerun(read_trace(program), subject, f"{again} --program {program}")
-        else:
-            with _showing(seconds) as show:
-                found = campaign(
-                    seconds,
-                    seed,
-                    steps,
-                    profile,
-                    show,
-                    following=subject,
-                    failures=FAILURES,
-                    again=again,
-                    sizes=sizes,
-                )
+    if steps is not None:
+        raise BadInput("--steps and --seconds are two budgets; give one of them")
+    return seconds
+
+
+def _ended(found: Summary, as_json: bool) -> int:
+    """Tell what came of it."""
+    from servecheck.cli.summary import lines, told
+    from servecheck.fuzz.summary import Verdict
+
     if as_json:
-        say_json(_told(found))
+        say_json(told(found))
     else:
         for line in lines(found):
             say(*line) if isinstance(line, tuple) else say(line)
@@ -127,6 +204,31 @@ def command(
     if found.verdict in unsure:
         return Exit.UNDETERMINED
     return Exit.HOLDS if found.verdict is Verdict.HOLDS else Exit.FALLS
+
+
+def _properties(given: str | None, spec_only: bool) -> tuple[str, ...]:
+    """The properties that walks ask; all of them unless something else is said.
+
+    Raises:
+        BadInput: there is no such property, or nothing at all would be checked.
+    """
+    from servespec.properties import PROPERTIES
+
+    if given in (None, "all"):
+        return tuple(PROPERTIES)
+    if given == "none":
+        if spec_only:
+            raise BadInput("--spec-only with --properties none checks nothing; drop one of them")
+        return ()
+    named = [name.strip() for name in str(given).split(",")]
+    for name in named:
+        if name not in PROPERTIES:
+            near = get_close_matches(name, PROPERTIES, n=3, cutoff=0.3) or tuple(PROPERTIES)
+            raise BadInput(
+                f"--properties {escaped(name)}: no such property; take all, none, or of "
+                f"{', '.join(near)}"
+            )
+    return tuple(name for name in PROPERTIES if name in named)
 
 
 def read_register(file: Path | None) -> tuple[Deviation, ...]:
@@ -156,10 +258,16 @@ def engine_words(engine: str | None, process: str | None, level: str | None) -> 
 
 
 @contextmanager
-def _showing(seconds: float) -> Iterator[Callable[[Progress], None]]:
+def _showing(seconds: float | None, steps: int | None) -> Iterator[Callable[[Progress], None]]:
+    total = round(seconds or 0) if steps is None else steps
     if sys.stderr is not None and sys.stderr.isatty():
-        with bar("fuzzing", max(round(seconds), 1)) as update:
-            yield lambda progress: update(min(int(progress.elapsed), round(seconds)))
+        with bar("fuzzing", max(total, 1)) as update:
+
+            def show(progress: Progress) -> None:
+                spent = int(progress.elapsed) if steps is None else progress.steps
+                update(min(spent, total))
+
+            yield show
         return
     told = 0.0
 
@@ -167,197 +275,12 @@ def _showing(seconds: float) -> Iterator[Callable[[Progress], None]]:
         nonlocal told
         if progress.elapsed >= told + EVERY:
             told = progress.elapsed
+            of = "" if progress.seconds is None else f" of {progress.seconds:.0f}"
+            of_steps = "" if progress.asked_steps is None else f" of {progress.asked_steps:,}"
             complain(
-                f"{progress.elapsed:.0f} s of {progress.seconds:.0f}: {progress.runs:,} runs, "
-                f"{progress.steps:,} steps, {progress.marks} marks"
+                f"{progress.elapsed:.0f} s{of}: {progress.runs:,} runs, "
+                f"{progress.steps:,}{of_steps} steps, {progress.marks} marks"
                 + (", shrinking" if progress.shrinking else "")
             )
 
     yield tell
-
-
-# --- lines ---------------------------------------------------------------------------------
-
-Line = str | tuple[Part, ...]
-
-
-def lines(found: Summary) -> Iterator[Line]:
-    """The report, a line at a time."""
-    verdict = found.verdict.value
-    yield (verdict, STYLES.get(verdict, UNSURE)), f": {why(found)}"
-    yield f"{found.budget}, {found.speed:,.0f} steps/s, seed {found.seed}"
-    if found.seen is not None:
-        yield from wrap(engine_line(found.seen), WIDTH, subsequent_indent="  ")
-    yield from evidence(found)
-    checked = {name: count for name, count in found.checked.items() if count}
-    yield from _table("properties, how often their antecedent was true", checked)
-    if found.vacuous:
-        yield from _folded("never checked", found.vacuous)
-    if found.seen is not None and found.seen.known:
-        yield from _table("known deviations of the engine", found.seen.known)
-        yield from _table("state adopted after them, followed on", found.seen.adopted)
-        if found.seen.let_go:
-            yield from _table("let go after them, undetermined from there", found.seen.let_go)
-    if found.known:
-        yield from _table("falls that the specification knows of", found.known)
-    yield from _table("moves", found.moves)
-    reached = {mark.name.lower(): count for mark, count in found.marks.items()}
-    total = len(reached) + len(found.missed)
-    yield from _table(f"marks, {len(reached)} of {total} reached", reached)
-    if found.missed:
-        yield from _folded("not reached", [mark.name.lower() for mark in found.missed])
-    if found.excluded:
-        yield from _folded("not possible here", [mark.name.lower() for mark in found.excluded])
-
-
-def evidence(found: Summary) -> Iterator[str]:
-    """What speaks for a verdict other than that it holds: notes, the report, where it is written.
-    Names in a program come from whoever wrote it."""
-    told = found.notes
-    if found.report is not None:
-        told += found.report.lines
-    elif found.fall is not None:
-        told += found.fall.lines
-    if told:
-        yield ""
-    for line in told:
-        if line.startswith("replay "):
-            yield escaped(line)  # whole, to be copied
-            continue
-        folded = wrap(
-            brief(line),
-            WIDTH,
-            subsequent_indent=" " * 11,
-            drop_whitespace=False,
-            # A link is not to be cut at its hyphens.
-            break_on_hyphens=not line.startswith("similar "),
-        )
-        yield from map(str.rstrip, folded)
-    if found.trace is not None:
-        yield f"written    {escaped(str(found.trace))}"
-
-
-def why(found: Summary) -> str:
-    """The verdict in one clause."""
-    match found.verdict.value:
-        case "holds":
-            return f"nothing fell in {found.elapsed:.0f} s"
-        case "falls" if found.fall is not None:
-            return f"{found.fall.property_id}, after {len(found.fall.actions)} actions"
-        case "diverges" if found.fall is not None and found.seen is not None:
-            name = escaped(f"{found.seen.engine.name} {found.seen.engine.version}")
-            return f"{name}, after {len(found.fall.actions)} actions"
-        case "stale":
-            return "the register of known deviations is out of date"
-        case "nondeterministic":
-            return "the engine does not do the same twice"
-        case "undetermined" if found.interrupted and not found.notes:
-            pass
-        case "undetermined" if found.fall is not None:
-            return "the engine diverged, and could not be run again"
-        case "undetermined" if found.unable is not None:
-            return found.unable
-        case "undetermined" if found.seen is not None and found.seen.let_go:
-            return "nothing else fell, and the engine was let go at a known deviation"
-        case "undetermined" if found.notes:
-            return "the engine is gone, and had not diverged"
-    ended = "interrupted" if found.interrupted else "ended"
-    return f"{ended} after {found.elapsed:.1f} of {found.asked:g} s, and nothing fell"
-
-
-def engine_line(seen: Seen) -> str:
-    """One line on the engine."""
-    said = seen.engine
-    refused = f", {seen.refused:,} worlds refused" if seen.refused else ""
-    return escaped(
-        f"engine {said.name} {said.version}, level {said.level.name.lower()}: "
-        f"{seen.followed:,} actions in lockstep, {seen.compared:,} fields compared, "
-        f"not seen: {', '.join(sorted(seen.unseen)) or 'nothing'}{refused}"
-    )
-
-
-def _table(title: str, counts: dict[str, int]) -> Iterator[str]:
-    """Names with counts, the rarest first, in as many columns as fit."""
-    yield ""
-    yield title
-    cells = [
-        f"{_short(n):>5} {name}" for name, n in sorted(counts.items(), key=lambda c: (c[1], c[0]))
-    ]
-    widest = max((len(cell) for cell in cells), default=0) + 1
-    columns = max((WIDTH + 1) // widest, 1)
-    rows = -(-len(cells) // columns)
-    for row in range(rows):
-        yield "".join(f"{cell:<{widest}}" for cell in cells[row::rows]).rstrip()
-
-
-def _short(count: int) -> str:
-    """A number in at most five characters."""
-    for unit in ("", "k", "M", "G"):
-        if count < 10_000:
-            return f"{count}{unit}"
-        count = round(count / 1000)
-    return f"{count}T"
-
-
-def _folded(label: str, names: Iterable[str]) -> Iterator[str]:
-    yield from wrap(f"{label}: {', '.join(names)}", WIDTH, subsequent_indent="  ")
-
-
-# --- JSON ----------------------------------------------------------------------------------
-
-
-def engine_told(seen: Seen) -> dict[str, object]:
-    """What --json says of the engine."""
-    return {
-        "name": seen.engine.name,
-        "version": seen.engine.version,
-        "level": seen.engine.level.name.lower(),
-        "actions": seen.followed,
-        "fields": seen.compared,
-        "not_seen": dict(sorted(seen.unseen.items())),
-        "worlds_refused": seen.refused,
-        "known_deviations": dict(sorted(seen.known.items())),
-        "adopted": dict(sorted(seen.adopted.items())),
-        "let_go": dict(sorted(seen.let_go.items())),
-    }
-
-
-def _told(found: Summary) -> dict[str, object]:
-    from servecheck.tell import tell_config, tell_policy, tell_program
-
-    fall, seen = found.fall, found.seen
-    return {
-        "command": "fuzz",
-        "verdict": found.verdict.value,
-        "seed": found.seed,
-        "seconds": {"asked": found.asked, "spent": round(found.elapsed, 3)},
-        "interrupted": found.interrupted,
-        "runs": found.runs,
-        "steps": found.steps,
-        "worlds": found.worlds,
-        "moves": dict(sorted(found.moves.items())),
-        "marks": {mark.name.lower(): count for mark, count in found.marks.items()},
-        "marks_missed": [mark.name.lower() for mark in found.missed],
-        "marks_not_possible": [mark.name.lower() for mark in found.excluded],
-        "checked": dict(sorted(found.checked.items())),
-        "never_checked": list(found.vacuous),
-        "known_falls": dict(sorted(found.known.items())),
-        "notes": list(found.notes),
-        "engine": None if seen is None else engine_told(seen),
-        "unable": found.unable,
-        "report": None if found.report is None else list(found.report.lines),
-        "similar": []
-        if found.report is None
-        else [{"id": r.id, "url": r.url, "summary": r.summary} for r in found.report.similar],
-        "trace": None if found.trace is None else str(found.trace),
-        "fall": None
-        if fall is None
-        else {
-            "property": fall.property_id,
-            "statement": fall.statement,
-            "what": fall.what,
-            "config": tell_config(fall.config),
-            "policy": tell_policy(fall.policy),
-            "program": list(tell_program(fall.actions)),
-        },
-    }

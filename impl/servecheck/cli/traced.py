@@ -22,7 +22,7 @@ from attrs import frozen
 from servecheck.cli.terminal import BadInput, Exit, Part, brief, escaped, say, say_json, width
 
 if TYPE_CHECKING:
-    from servecheck.fuzz.campaign import Summary
+    from servecheck.fuzz.summary import Summary
     from servecheck.lockstep.alone import Alone
     from servecheck.lockstep.subject import Subject
     from servecheck.trace.model import Trace
@@ -285,7 +285,7 @@ def _beside(subject: Subject, trace: Trace, words: Words) -> Outcome:
 
     from servecheck.cli.fuzz import engine_words
     from servecheck.engines.protocol import Unsupported
-    from servecheck.fuzz.campaign import rerun
+    from servecheck.fuzz.retry import rerun
 
     by_spec = _by_spec(trace)
     engine = engine_words(words.engine, words.command, words.level)
@@ -304,7 +304,7 @@ def _beside(subject: Subject, trace: Trace, words: Words) -> Outcome:
 
 
 def _lockstep_told(found: Summary) -> Told:
-    from servecheck.cli.fuzz import engine_told
+    from servecheck.cli.summary import engine_told
 
     report = () if found.report is None else found.report.lines
     return {
@@ -318,7 +318,7 @@ def _lockstep_told(found: Summary) -> Told:
 
 
 def _lines(found: Summary) -> Iterator[Said]:
-    from servecheck.cli.fuzz import STYLES, UNSURE, engine_line, evidence, why
+    from servecheck.cli.summary import STYLES, UNSURE, engine_line, evidence, why
 
     verdict = found.verdict.value
     if found.seen is not None:
