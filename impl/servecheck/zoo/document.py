@@ -130,21 +130,26 @@ def _figures(rows: ByEntry, first: ByEntry, reports: Sequence[PublicReport]) -> 
 def _over_seeds(rows: Sequence[Row]) -> Iterator[str]:
     """The figures of all pairs, beside what they are to be."""
     all_ = totals(rows)
-    budgets = ", ".join(f"{actions:,}" for actions in sorted({row.actions for row in rows}))
-    aims = {name: f"≤ {aim:g}" for name, aim in AIMS.items()}
+    pairs = [row for row in rows if row.verdict != INDISTINGUISHABLE]
+    budgets = " or ".join(f"{actions:,}" for actions in sorted({row.actions for row in pairs}))
     yield f"| all pairs of an entry and one of {all_.seeds} seeds | aim | seen |"
     yield "| --- | ---: | ---: |"
     for what, aim, seen in (
         (f"killed within {budgets} actions", f"{all_.pairs:,}", f"{all_.killed:,}"),
         ("of these by comparison", "", f"{all_.compared:,}"),
-        ("CPU seconds to the first failure, median", aims["cpu"], _cost(all_.cpu.middle)),
-        ("the worst", aims["worst cpu"], _cost(all_.cpu.worst)),
+        ("CPU seconds to the first failure, median", AIMS["cpu"], _cost(all_.cpu.middle)),
+        ("the worst", AIMS["worst cpu"], _cost(all_.cpu.worst)),
         ("steps to it, median", "", _cost(all_.steps.middle)),
         ("the worst", "", _cost(all_.steps.worst)),
-        ("actions of the smallest program, median", aims["program"], _cost(all_.program.middle)),
+        ("actions of the smallest program, median", AIMS["program"], _cost(all_.program.middle)),
         ("the longest", "", _cost(all_.program.worst)),
     ):
         yield f"| {what} | {aim} | {seen} |"
+    left = by_entry(row for row in pairs if row.first is None)
+    if left:
+        told = (f"`{name}` ({', '.join(str(r.seed) for r in mine)})" for name, mine in left.items())
+        yield ""
+        yield f"Not killed by chance, with these seeds: {', '.join(told)}."
 
 
 def _cost(cost: float | None) -> str:

@@ -15,8 +15,8 @@ from servecheck.zoo.rows import INDISTINGUISHABLE, Kill, Row, latest
 
 N = TypeVar("N", int, float)
 
-AIMS = {"cpu": 1.0, "worst cpu": 60.0, "program": 8}
-"""Medians over all pairs, and the worst: at most so many CPU seconds, and actions."""
+AIMS = {"cpu": "< 1", "worst cpu": "< 60", "program": "≤ 8"}
+"""Of the medians over all pairs, and of the worst: CPU seconds, and actions."""
 
 
 @frozen
