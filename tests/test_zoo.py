@@ -19,7 +19,7 @@ from servecheck.trace.read import read_trace
 from servecheck.trace.replay import replay_trace
 from servecheck.zoo import ENTRIES, Entry
 from servecheck.zoo.asked import Alone, EngineFell
-from servecheck.zoo.document import FIRST_RUN, RESULTS, rows_of
+from servecheck.zoo.document import FIRST_RUN, RESULTS, pairs_of, rows_of
 from servecheck.zoo.entry import Parts, fault
 from servecheck.zoo.golden import not_again
 from servecheck.zoo.keys import FROZEN, strategies_of
@@ -50,7 +50,7 @@ def world(name: str) -> Serving:
 @cache
 def kept() -> dict[str, Row]:
     """The rows of the last whole run, with the seed that was tried at length."""
-    return {name: rows[0] for name, rows in rows_of(RESULTS).items()}
+    return rows_of(RESULTS)
 
 
 def timeless(rows: tuple[Row, ...]) -> list[Row]:
@@ -222,7 +222,7 @@ def test_the_rows_that_are_kept_are_of_these_entries() -> None:
     assert set(rows_of(RESULTS)) == set(ENTRIES)
     masked = {name for name, entry in ENTRIES.items() if entry.masked}
     assert set(rows_of(FIRST_RUN)) == set(ENTRIES) - masked
-    assert all(rows[0].chance_only is None for rows in rows_of(RESULTS).values())
+    assert all(row.chance_only is None for row in rows_of(RESULTS).values())
 
 
 @pytest.mark.parametrize("name", ENTRIES)
@@ -245,7 +245,7 @@ def sampled(most: int = 600, count: int = 12) -> list[Row]:
     """Of all pairs of further seeds that were killed within some steps, a few, spread evenly."""
     pairs = [
         row
-        for rows in rows_of(RESULTS).values()
+        for rows in pairs_of(RESULTS).values()
         for row in rows[1:]
         if row.spec is not None and row.spec.steps <= most
     ]

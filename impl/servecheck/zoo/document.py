@@ -74,7 +74,7 @@ def document() -> str:
     """The page."""
     from servecheck.zoo.run import SCOPES
 
-    rows, first = rows_of(RESULTS), rows_of(FIRST_RUN)
+    rows, first = pairs_of(RESULTS), pairs_of(FIRST_RUN)
     reports = read_reports()
     return PAGE.format(
         scopes=SCOPES,
@@ -84,8 +84,13 @@ def document() -> str:
     )
 
 
-def rows_of(file: Path) -> dict[str, tuple[Row, ...]]:
-    """The last row of each pair, by entry; that which was tried at length comes first."""
+def rows_of(file: Path) -> dict[str, Row]:
+    """The row of each entry with the seed that was tried at length."""
+    return {name: rows[0] for name, rows in pairs_of(file).items()}
+
+
+def pairs_of(file: Path) -> dict[str, tuple[Row, ...]]:
+    """The latest row of each pair, by entry; that which was tried at length comes first."""
     return by_entry(read_rows(file))
 
 
