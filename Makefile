@@ -4,14 +4,17 @@
 #   FUZZ_ARGS=...  more arguments for `servecheck fuzz`
 #   TEST_ARGS=...  more arguments for pytest; TEST_JOBS=0 runs it in one process
 #   TORCH_ARGS=... more arguments for pip when it installs torch; VLLM_ARGS=... for the walks
+#   ZOO_ARGS=...   more arguments for `servecheck zoo`; NIGHT_JOBS=... processes of a night (default: 2)
 #   LOCK_ARGS=...  more arguments for `uv pip compile`, such as --upgrade
 
 BIN       := .venv/bin
 TEST_JOBS ?= auto
+NIGHT_JOBS ?= 2
 UV        ?= uv
 
 .NOTPARALLEL:
-.PHONY: help setup fuzz test types lint format docs bench engines vllm check lock clean
+.PHONY: help setup fuzz test types lint format docs bench engines vllm check lock clean \
+        zoo nightly night-zoo night-walks night-recordings night-tests
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -99,6 +102,31 @@ engines: setup ## make .engines/vllm, vLLM 0.33.0 beside servecheck; 2 GB or mor
 vllm: engines ## run vLLM beside the specification, tests and walks at random
 	@.engines/vllm/bin/python -m pytest tests/test_vllm.py
 	@.engines/vllm/bin/python -m servecheck.engines.vllm $(VLLM_ARGS)
+
+zoo: setup ## make the rows of docs/zoo.md and traces/zoo anew as far as they are stale; half an hour
+	@$(BIN)/servecheck zoo --seeds 10 --jobs $(NIGHT_JOBS) --keep traces/zoo \
+	  --resume impl/servecheck/zoo/results.jsonl $(ZOO_ARGS) || test $$? -eq 1
+	@$(BIN)/python -m servecheck.document
+
+# Each part is run, whatever became of those before it; what failed is told at the end.
+nightly: setup ## all that takes hours: zoo, long campaign, recordings, long tests, mutants
+	@$(MAKE) --keep-going --no-print-directory \
+	  night-zoo night-walks night-recordings night-tests mutants
+
+night-zoo: setup
+	@$(BIN)/servecheck zoo --seeds 10 --jobs $(NIGHT_JOBS) $(ZOO_ARGS)
+
+night-walks: setup
+	@$(BIN)/servecheck fuzz --driver walks --steps 10_000_000 --jobs $(NIGHT_JOBS)
+
+night-recordings: setup
+	@bad=; for events in traces/vllm-*/*.events.jsonl $${SERVECHECK_RECORDINGS:+"$$SERVECHECK_RECORDINGS"/*.events.jsonl}; do \
+	  case $${events##*/} in async_*) continue;; esac; \
+	  $(BIN)/servecheck replay --recording "$${events%.events.jsonl}" || bad=1; \
+	done; test -z "$$bad"
+
+night-tests: setup
+	@SERVECHECK_SLOW=1 $(BIN)/pytest -n $(NIGHT_JOBS) $(TEST_ARGS)
 
 check: lint types test ## all that CI runs
 

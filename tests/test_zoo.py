@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tomllib
 from functools import cache
@@ -11,30 +10,24 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from servecheck.cli import main
-from servecheck.cli.terminal import Exit
 from servecheck.engines.fast.pool import FastPool
 from servecheck.explore.scopes import ServingScope, named
+from servecheck.explore.serving import Serving
 from servecheck.lockstep.register import RegisterError
 from servecheck.lockstep.subject import parted
 from servecheck.trace.read import read_trace
 from servecheck.trace.replay import replay_trace
 from servecheck.zoo import ENTRIES, Entry
 from servecheck.zoo.asked import Alone, EngineFell
-from servecheck.zoo.document import FIRST_RUN, RESULTS, rows_of
+from servecheck.zoo.document import FIRST_RUN, RESULTS, pairs_of, rows_of
 from servecheck.zoo.entry import Parts, fault
 from servecheck.zoo.golden import not_again
 from servecheck.zoo.keys import FROZEN, strategies_of
-from servecheck.zoo.matrix import KILLED, ResultsError, chosen, matrix, read_rows
+from servecheck.zoo.matrix import chosen, matrix
 from servecheck.zoo.reports import read_reports
-from servecheck.zoo.run import (
-    Kill,
-    Plan,
-    Row,
-    by_fuzzing,
-    by_properties,
-)
-from servecheck.zoo.search import around, nearest
+from servecheck.zoo.rows import INDISTINGUISHABLE, KILLED, Kill, Row, read_rows
+from servecheck.zoo.run import Plan, by_fuzzing, by_properties
+from servecheck.zoo.search import around, nearest, nearest_along
 from servecheck.zoo.told import subject_of
 from servespec.actions import Abort, Complete, Output, Schedule, Submit
 from servespec.config import Config
@@ -45,14 +38,37 @@ from servespec.properties import PROPERTIES
 ROOT = Path(__file__).resolve().parents[1]
 TRACES = ROOT / "traces"
 CLEAN = Entry("clean", "Nothing.", "", "", "", "", "", Parts())
-SAMPLE = ("hit-stays-free", "told-without-parent", "abort-not-told", "one-token-too-many")
-"""Entries that are found at once: on the engine's state, on its events, on an end."""
+
+
+def world(name: str) -> Serving:
+    """That of a scope."""
+    scope = named(name)[0]
+    assert isinstance(scope, ServingScope)
+    return scope.system
 
 
 @cache
 def kept() -> dict[str, Row]:
-    """The rows of the last whole run."""
+    """The rows of the last whole run, with the seed that was tried at length."""
     return rows_of(RESULTS)
+
+
+def timeless(rows: tuple[Row, ...]) -> list[Row]:
+    """Rows without the seconds, which are measured."""
+
+    def still(kill: Kill | None) -> Kill | None:
+        return None if kill is None else evolve(kill, cpu=0.0)
+
+    return [
+        evolve(
+            row,
+            spec=still(row.spec),
+            properties=still(row.properties),
+            golden=still(row.golden),
+            expected=still(row.expected),
+        )
+        for row in rows
+    ]
 
 
 # --- what stands in the zoo ------------------------------------------------------------------
@@ -122,9 +138,7 @@ def test_no_check_finds_anything_in_the_engine_itself() -> None:
     assert by_fuzzing(CLEAN, plan) is None
     assert by_properties(CLEAN, plan) is None
     assert not_again(CLEAN, TRACES) is None
-    scope = named("serving-tiny/priority")[0]
-    assert isinstance(scope, ServingScope)
-    found = nearest(CLEAN, scope.system)
+    found = nearest(CLEAN, world("serving-tiny/priority"))
     assert (found.depth, found.states, found.edges, found.whole) == (None, 509, 833, True)
 
 
@@ -148,7 +162,7 @@ def test_its_smallest_program_parts_an_entry_from_the_specification_and_nobody_e
     assert parted(subject_of(CLEAN), trace.machine, trace.actions) is None
     found = parted(subject_of(ENTRIES[name]), trace.machine, trace.actions)
     assert found is not None
-    assert len(found.actions) == len(trace.actions) == (row.depth or row.program)
+    assert len(found.actions) == len(trace.actions) == row.depth
 
 
 def test_there_is_no_program_without_an_entry() -> None:
@@ -160,49 +174,29 @@ def test_search_finds_the_shortest_program() -> None:
     """Given the smallest program of an entry; when its world is searched, then the shortest one is
     as long as the row says, and no longer than the program."""
     trace = read_trace(TRACES / "zoo" / "hit-stays-free.jsonl")
-    entry = ENTRIES["hit-stays-free"]
-    found = nearest(entry, around(trace.machine, trace.actions), edges=20_000)
+    found = nearest_along(ENTRIES["hit-stays-free"], trace.machine, trace.actions)
     assert found.depth == kept()["hit-stays-free"].depth
     assert found.depth is not None
     assert found.depth <= len(trace.actions)
 
 
-# --- runs ----------------------------------------------------------------------------------------
+def test_search_goes_the_way_that_an_engine_remembers() -> None:
+    """Given a fault that outlasts the state that brought it about: who waits is aborted, nobody is
+    there any more, and the next step of somebody else is lost. When states are told apart by
+    themselves, then the second way to "nobody there" is not tried; with the state before it is."""
+    trace = read_trace(TRACES / "zoo" / "stop-flag-for-all.jsonl")
+    entry, world = ENTRIES["stop-flag-for-all"], around(trace.machine, trace.actions)
+    assert nearest(entry, world, depth=4).program is None
+    assert nearest(entry, world, depth=4, memory=1).depth == 4
+    assert nearest_along(entry, trace.machine, trace.actions).depth == 4
 
 
-def timeless(rows: tuple[Row, ...]) -> list[Row]:
-    """Rows without the seconds, which are measured."""
-
-    def still(kill: Kill | None) -> Kill | None:
-        return None if kill is None else evolve(kill, cpu=0.0)
-
-    return [
-        evolve(r, spec=still(r.spec), properties=still(r.properties), golden=still(r.golden))
-        for r in rows
-    ]
-
-
-def test_the_same_seed_gives_the_same_rows_and_a_run_is_resumed(tmp_path: Path) -> None:
-    """Given a run over some entries that was stopped after one; when it goes on in two processes,
-    then the first row is the one that was kept, and all are as in a run of one process."""
-    plan, results = Plan(actions=2_000, traces=TRACES), tmp_path / "rows.jsonl"
-    whole = matrix(chosen(SAMPLE), plan)
-    assert [row.verdict for row in whole.rows] == [KILLED] * len(SAMPLE)
-    first = matrix(chosen(SAMPLE[:1]), plan, results=results).rows[0]
-    new: list[str] = []
-    again = matrix(chosen(SAMPLE), plan, 2, results, lambda row: new.append(row.entry))
-    assert set(new) == set(SAMPLE[1:])
-    assert first in again.rows
-    assert timeless(again.rows) == timeless(whole.rows)
-    other = evolve(plan, seed=1)
-    assert matrix(chosen(SAMPLE[:1]), other, results=results).rows[0].seed == 1
-
-
-def test_a_file_of_rows_that_is_none_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "rows.jsonl"
-    file.write_text('{"entry": 1}\n', encoding="utf-8")
-    with pytest.raises(ResultsError, match="this is no row"):
-        list(read_rows(file))
+def test_search_calls_requests_as_the_program_does_where_that_matters() -> None:
+    """Given a fault that takes an id for the beginning of another; then the shortest program aborts
+    the one and hits the other: in the slots of a search no id begins another."""
+    machine, entry = Machine(Config(5, 2, 8, 16, 4), VLLM_0_33), ENTRIES["abort-by-prefix"]
+    found = nearest_along(entry, machine, (Submit("r10", (0,), 1), Abort("r1")))
+    assert found.program == (Submit("r10", (0,), 1), Abort("r1"))
 
 
 def test_a_property_falls_on_what_an_engine_does_alone() -> None:
@@ -223,7 +217,20 @@ def test_a_property_falls_on_what_an_engine_does_alone() -> None:
 
 
 def test_the_rows_that_are_kept_are_of_these_entries() -> None:
-    assert set(rows_of(RESULTS)) == set(rows_of(FIRST_RUN)) == set(ENTRIES)
+    """Then there is one of each that was tried at length. Those that are masked were entered after
+    the first run."""
+    assert set(rows_of(RESULTS)) == set(ENTRIES)
+    masked = {name for name, entry in ENTRIES.items() if entry.masked}
+    assert set(rows_of(FIRST_RUN)) == set(ENTRIES) - masked
+    assert all(row.chance_only is None for row in rows_of(RESULTS).values())
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_an_entry_is_killed_or_known_to_be_masked(name: str) -> None:
+    """Then the program of each that was killed was followed to the shortest in its world."""
+    row = kept()[name]
+    assert row.verdict == (INDISTINGUISHABLE if ENTRIES[name].masked else KILLED)
+    assert (row.program is None) == (row.depth is None) == bool(ENTRIES[name].masked)
 
 
 def test_the_first_run_used_the_frozen_strategies() -> None:
@@ -234,52 +241,38 @@ def test_the_first_run_used_the_frozen_strategies() -> None:
     assert used == {strategies_of(frozen["files"])}
 
 
+def sampled(most: int = 600, count: int = 12) -> list[Row]:
+    """Of all pairs of further seeds that were killed within some steps, a few, spread evenly."""
+    pairs = [
+        row
+        for rows in pairs_of(RESULTS).values()
+        for row in rows[1:]
+        if row.spec is not None and row.spec.steps <= most
+    ]
+    return pairs[:: max(len(pairs) // count, 1)][:count]
+
+
+@pytest.mark.parametrize("row", sampled(), ids=lambda row: f"{row.entry}-{row.seed}")
+def test_further_seeds_kill_as_the_rows_say(row: Row) -> None:
+    """Given a pair of an entry and a seed; when comparison has as many actions as it took in the
+    last whole run, then it finds the entry, at the same action."""
+    assert row.spec is not None
+    found = by_fuzzing(ENTRIES[row.entry], Plan(row.seed, row.spec.steps))
+    assert found is not None
+    assert evolve(found[0], cpu=0.0) == evolve(row.spec, cpu=0.0)
+
+
+def test_the_sample_is_one() -> None:
+    pairs = sampled()
+    assert len(pairs) == 12
+    assert len({row.seed for row in pairs} - {0}) > 1
+    assert len({row.entry for row in pairs}) > 3
+
+
 @pytest.mark.skipif(
     not os.environ.get("SERVECHECK_SLOW"),
     reason="takes half an hour: set SERVECHECK_SLOW to run it",
 )
-def test_every_entry_that_can_be_told_apart_is_killed() -> None:
+def test_a_whole_run_gives_the_rows_that_are_kept() -> None:
     found = matrix(chosen(()), Plan(traces=TRACES), jobs=2)
     assert timeless(found.rows) == timeless(tuple(kept()[row.entry] for row in found.rows))
-
-
-# --- the command ---------------------------------------------------------------------------------
-
-
-def test_the_command_tells_rows(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Given one entry; when it is tried, then the JSON has totals and its row, and the table a
-    line."""
-    monkeypatch.chdir(ROOT)
-    args = ["zoo", "--entry", "hit-stays-free", "--seconds", "1"]
-    assert main([*args, "--json"]) == Exit.HOLDS
-    told = json.loads(capsys.readouterr().out)
-    assert (told["entries"], told["killed"], told["missed"]) == (1, 1, 0)
-    assert told["rows"][0]["properties"]["by"] == "OWN-1"
-    assert main(args) == Exit.HOLDS
-    said = capsys.readouterr().out
-    assert "hit-stays-free" in said
-    assert "1 entries: 1 killed, 0 missed, 0 indistinguishable" in said
-
-
-def test_the_command_lists_entries(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["zoo", "--list", "--json"]) == Exit.HOLDS
-    told = json.loads(capsys.readouterr().out)
-    assert {row["entry"] for row in told["entries"]} == set(ENTRIES)
-    assert main(["zoo", "--list", "--entry", "stale-index"]) == Exit.HOLDS
-    assert "The index entry of an evicted block stays." in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("args", "what"),
-    [
-        (["--entry", "nobody"], "no such entry"),
-        (["--traces", "nowhere"], "there is no such folder"),
-    ],
-)
-def test_what_is_not_there_is_bad_input(
-    args: list[str], what: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["zoo", *args]) == Exit.BAD_INPUT
-    assert what in capsys.readouterr().err

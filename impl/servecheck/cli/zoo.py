@@ -1,7 +1,8 @@
 """`servecheck zoo`: faults of real engines, and which check finds each.
 
 Theory of operation. The work is `servecheck.zoo.matrix`; here its rows become a table or one JSON
-object. In a pipe each row is told on standard error when it is there.
+object. Each row is told on standard error when it is there. With several seeds the table has a line
+for each entry, with the median and the worst of its seeds.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from servecheck.cli.terminal import BadInput, Exit, brief, complain, escaped, sa
 if TYPE_CHECKING:
     from servecheck.zoo.entry import Entry
     from servecheck.zoo.matrix import Matrix
-    from servecheck.zoo.run import Kill, Row
+    from servecheck.zoo.rows import Kill, Row
 
 STYLES = {"killed": "green", "missed": "bold red", "indistinguishable": "yellow"}
 
@@ -28,6 +29,9 @@ def command(
         list[str] | None, typer.Option(metavar="ID", help="An entry; once for each, or all.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Where chance begins.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="How many seeds, from --seed on; the first one at length.")
+    ] = 1,
     seconds: Annotated[
         float,
         typer.Option(min=0.001, help="Budget of a check; a second stands for 1,000 actions."),
@@ -56,10 +60,13 @@ def command(
     Each is compared with the specification by a fuzz campaign, asked for every property alone, and
     run along what was recorded; the smallest program is searched for a shorter one. The same seed
     gives the same rows, but for CPU seconds. Exit code 0: all were found, or cannot be told apart;
-    1: some were missed.
+    1: some were missed; 130: interrupted, and the rows so far are told.
     """
+    from concurrent.futures.process import BrokenProcessPool
+
     from servecheck.zoo import ENTRIES
-    from servecheck.zoo.matrix import MISSED, chosen, matrix
+    from servecheck.zoo.matrix import chosen, matrix
+    from servecheck.zoo.rows import MISSED, ResultsError
     from servecheck.zoo.run import ACTIONS_A_SECOND, Plan
 
     for name in entry or ():
@@ -77,12 +84,21 @@ def command(
         folder if folder.is_dir() else None,
         keep,
     )
-    found = matrix(entries, plan, jobs, resume, lambda row: complain(_line(row)))
+    try:
+        found = matrix(entries, plan, jobs, resume, lambda row: complain(_line(row)), seeds)
+    except ResultsError as error:
+        raise BadInput(escaped(str(error))) from None
+    except BrokenProcessPool:
+        what = "a process died, for want of memory as a rule; ask for fewer --jobs"
+        raise BadInput(what if resume is None else f"{what}; the rows are in {resume}") from None
     if as_json:
         say_json(told(found))
     else:
-        for line, style in _table(found):
+        for line, style in _table(found) if seeds == 1 else _over_seeds(found):
             say((line, style))
+    if found.interrupted:
+        complain("interrupted")
+        return Exit.INTERRUPTED
     return Exit.FALLS if found.count(MISSED) else Exit.HOLDS
 
 
@@ -99,6 +115,7 @@ def _list(entries: tuple[Entry, ...], as_json: bool) -> int:
             "root_cause": entry.root_cause,
             "expects": entry.expects,
             "needs": entry.needs,
+            "masked": entry.masked,
             "reports": [report.id for report in reports_of(entry, reports)],
         }
         for entry in entries
@@ -122,20 +139,24 @@ def told(found: Matrix) -> dict[str, object]:
     """The matrix as JSON: totals, then a row each."""
     from attrs import asdict
 
-    from servecheck.zoo.matrix import INDISTINGUISHABLE, KILLED, MISSED
+    from servecheck.zoo.rows import INDISTINGUISHABLE, KILLED, MISSED
+    from servecheck.zoo.seeds import totals
 
     return {
-        "entries": len(found.rows),
+        "entries": len({row.entry for row in found.rows}),
         KILLED: found.count(KILLED),
         MISSED: found.count(MISSED),
         INDISTINGUISHABLE: found.count(INDISTINGUISHABLE),
+        "interrupted": found.interrupted,
+        "pairs": asdict(totals(found.rows)),
         "rows": [asdict(row) for row in found.rows],
     }
 
 
 def _line(row: Row) -> str:
     """A row in one line, for whoever waits."""
-    return f"{row.entry}: {row.verdict}, {_by(row.spec)}, {_by(row.properties)}, {_by(row.golden)}"
+    kills = ", ".join(map(_by, (row.spec, row.properties, row.golden)))
+    return f"{row.entry}, seed {row.seed}: {row.verdict}, {kills}"
 
 
 def _by(kill: Kill | None) -> str:
@@ -143,7 +164,7 @@ def _by(kill: Kill | None) -> str:
 
 
 def _table(found: Matrix) -> Iterator[tuple[str, str]]:
-    """The table: who found what, after how many steps, and how small it became."""
+    """Who found what, after how many steps, and how small it became."""
     wide = max((len(row.entry) for row in found.rows), default=5)
     yield (
         f"{'entry':{wide}}  {'beside the spec':18} {'steps':>6}  {'property':8} {'steps':>6}",
@@ -159,12 +180,51 @@ def _table(found: Matrix) -> Iterator[tuple[str, str]]:
             f"{_steps(alone):>6}{small}{deep}{golden}{'' if not row.why else f'  {row.why}'}",
             STYLES[row.verdict],
         )
-    totals = told(found)
+    yield _verdicts(found)
+
+
+def _over_seeds(found: Matrix) -> Iterator[tuple[str, str]]:
+    """An entry a line: how many of its seeds found it, and at what cost."""
+    from servecheck.zoo.rows import MISSED
+    from servecheck.zoo.seeds import by_entry, totals
+
+    entries = by_entry(found.rows)
+    wide = max(map(len, entries), default=5)
+    heads = f"{'killed':>7} {'steps':>6} {'worst':>6} {'CPU s':>6} {'worst':>6} {'actions':>7}"
+    yield f"{'entry':{wide}} {heads}", "bold"
+    for name in dict.fromkeys(row.entry for row in found.rows):
+        rows = entries[name]
+        mine = totals(rows)
+        missed = any(row.verdict == MISSED for row in rows)
+        costs = (mine.steps.middle, mine.steps.worst, mine.cpu.middle, mine.cpu.worst)
+        figures = " ".join(f"{_figure(cost):>6}" for cost in costs)
+        killed = f"{mine.killed}/{mine.pairs}"
+        yield (
+            f"{name:{wide}} {killed:>7} {figures} {_figure(mine.program.middle):>7}",
+            STYLES[MISSED if missed else rows[0].verdict],
+        )
+    yield _verdicts(found)
+    sums = totals(found.rows)
     yield (
-        f"{totals['entries']} entries: {totals['killed']} killed, {totals['missed']} missed, "
-        f"{totals['indistinguishable']} indistinguishable",
-        "bold",
+        f"{sums.killed} of {sums.pairs} pairs of entry and seed: median "
+        f"{_figure(sums.steps.middle)} steps and {_figure(sums.cpu.middle)} CPU s, worst "
+        f"{_figure(sums.steps.worst)} and {_figure(sums.cpu.worst)}; smallest program: median "
+        f"{_figure(sums.program.middle)} actions, longest {_figure(sums.program.worst)}",
+        "",
     )
+
+
+def _verdicts(found: Matrix) -> tuple[str, str]:
+    from servecheck.zoo.rows import INDISTINGUISHABLE, KILLED, MISSED
+
+    verdicts = ", ".join(f"{found.count(v)} {v}" for v in (KILLED, MISSED, INDISTINGUISHABLE))
+    return f"{len({row.entry for row in found.rows})} entries: {verdicts}", "bold"
+
+
+def _figure(cost: float | None) -> str:
+    if cost is None:
+        return "-"
+    return f"{cost:,}" if isinstance(cost, int) else f"{cost:.2f}"
 
 
 def _steps(kill: Kill | None) -> str:

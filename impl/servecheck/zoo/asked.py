@@ -52,17 +52,21 @@ class Alone:
 
     machine: Machine
     engine: FastEngine
+    properties: tuple[Property, ...] = field(factory=asked)
+    """Those that are asked."""
     state: State = field(init=False)
     watch: Watch = field(init=False)
     actions: int = 0
 
     def __attrs_post_init__(self) -> None:
         self.state = self.machine.initial()
-        self.watch = Watch(self.machine, self.state, asked())
+        self.watch = Watch(self.machine, self.state, self.properties)
 
     @staticmethod
-    def of(entry: Entry, machine: Machine) -> Alone:
-        return Alone(machine, entry.parts.build(machine.config, machine.policy))
+    def of(entry: Entry, machine: Machine, properties: tuple[Property, ...] | None = None) -> Alone:
+        """A new engine with the fault; all properties are asked, or these."""
+        engine = entry.parts.build(machine.config, machine.policy)
+        return Alone(machine, engine, asked() if properties is None else properties)
 
     def allows(self, machine: Machine, state: State, action: Action) -> bool:
         return True
@@ -76,7 +80,7 @@ class Alone:
         return self.do(step.action)
 
     def do(self, action: Action) -> State:
-        """Do an action, and ask every property.
+        """Do an action, and ask the properties.
 
         Raises:
             EngineFell: one fell that is not known to fall here.

@@ -83,7 +83,7 @@ class HitsAreCreditedTwice(Pass):
         return reason
 
 
-@fault("in-flight-step-race", expects="APPLY-1", needs="a prompt in two chunks")
+@fault("in-flight-step-race", expects="PLAN-2", needs="a prompt in two chunks")
 class ChunkSamples(Pass):
     """A token is sampled after every chunk, and written at the next position.
 
@@ -98,7 +98,9 @@ class ChunkSamples(Pass):
             self.plan.details[-1] = detail._replace(yields=True)
 
 
-@fault("publish-unstable-content", expects="TOK-1", needs="drafts, and a budget that cuts them off")
+@fault(
+    "publish-unstable-content", expects="PLAN-2", needs="drafts, and a budget that cuts them off"
+)
 class DraftsOnAChunk(Pass):
     """A step that stops before the end of the text carries drafts all the same.
 
@@ -113,7 +115,7 @@ class DraftsOnAChunk(Pass):
             self.plan.details[-1] = detail._replace(drafts=drafts[: stop - detail.start])
 
 
-@fault("starvation-or-thrash-by-policy", expects="WRK-1", needs="a prompt in chunks, a tight pool")
+@fault("starvation-or-thrash-by-policy", expects="ADM-1", needs="a prompt in chunks, a tight pool")
 class FirstChunkFits(FastEngine):
     """An admission asks for the blocks of its first chunk only.
 

@@ -63,7 +63,7 @@ class AllLookedUpFirst(Pass):
             pool.found = None
 
 
-@fault("plan-vs-execution-demand", expects="DEM-1", needs="idle hits and a pool nearly full")
+@fault("plan-vs-execution-demand", expects="ADM-1", needs="idle hits and a pool nearly full")
 class IdleHitsCostNothing(FastPool):
     """Idle hits are counted as free blocks, and as found too.
 

@@ -144,7 +144,7 @@ class AbortNotTold(FastEngine):
             self.log.pop()
 
 
-@fault("release-missing-on-exit-path", expects="END-1", needs="a request that is refused")
+@fault("release-missing-on-exit-path", expects="RST-1", needs="a request that is refused")
 class RefusalNotTold(FastEngine):
     """A request that can never fit is dropped, and nobody is told.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from servecheck.engines.fast.log import REMOVED, Entry
 from servecheck.engines.fast.pool import FastPool
+from servecheck.engines.fast.trie import Names, Trie
 from servecheck.zoo.entry import fault
 from servespec.config import Config
 from servespec.policy import Policy, Sharing
@@ -56,7 +57,7 @@ class CopyForgotten(FastPool):
                 run.others = None
 
 
-@fault("stale-index-entry", expects="IDX-2", needs="a hit on an idle block")
+@fault("stale-index-entry", expects="PUB-1", needs="a hit on an idle block")
 class HitIsWiped(FastPool):
     """A hit on an idle block goes through the routine for new blocks, which takes its key away.
 
@@ -67,6 +68,22 @@ class HitIsWiped(FastPool):
         idle = [block for block in hits if not self.ref[block]]
         super().acquire(hits)
         self._evict(idle)
+
+
+@fault(
+    "stale-index-entry",
+    expects="APPLY-1",
+    needs="a request that ends",
+    masked="a place without a block is no hit, and nobody counts places",
+)
+class WaysStay(Trie):
+    """The way of a text that has gone is kept, with nothing on it.
+
+    Links from block to block grow with every request that ever was, until memory is short.
+    """
+
+    def drop(self, names: Names) -> None:
+        names.leaf, names.count = None, 0
 
 
 # --- the free queue --------------------------------------------------------------------------

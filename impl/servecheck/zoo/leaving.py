@@ -96,7 +96,24 @@ class LateOutputReleases(FastEngine):
             self.pool.release(table)
 
 
-@fault("in-flight-step-race", expects="OWN-2", needs="releases are deferred, an abort in flight")
+@fault(
+    "double-release",
+    expects="APPLY-1",
+    needs="a request that ends",
+    masked="who lets a table go empties it",
+)
+class LetGoTwice(FastEngine):
+    """Both the way out of a request and its end let its table go.
+
+    A report in the log says that somebody was cleaned up who was clean already.
+    """
+
+    def _forget(self, request: FastRequest) -> None:
+        self._let_go(request)
+        super()._forget(request)
+
+
+@fault("in-flight-step-race", expects="PLAN-2", needs="releases are deferred, an abort in flight")
 class ReleasedUnderAStep(FastEngine):
     """Blocks are let go while a step in flight still writes to them.
 
@@ -108,7 +125,7 @@ class ReleasedUnderAStep(FastEngine):
         self.policy = evolve(policy, release=Release.AT_ONCE)
 
 
-@fault("in-flight-step-race", expects="REQ-1", needs="a reset that preempts, in flight")
+@fault("in-flight-step-race", expects="APPLY-1", needs="a reset that preempts, in flight")
 class StaleOutputAccepted(FastEngine):
     """The output of a step before a preemption is taken for that of the request as it waits.
 

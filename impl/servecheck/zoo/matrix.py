@@ -1,37 +1,38 @@
-"""All entries, in several processes, and the file that a run is resumed from.
+"""All entries with all seeds, in several processes.
 
-Theory of operation. Entries do not know of each other, so each is tried in whatever process is
-free; rows come back in the order of the zoo. A file of results has a line for each row, appended
-as it comes: a run that is stopped loses the entries that were under way, and nothing else. Rows of
-another seed, budget, change or strategy are left in it and not counted; of several the last counts.
+Theory of operation. Entries do not know of each other, nor do seeds, so each pair is tried in
+whatever process is free; rows come back by seed, in the order of the zoo. What does not depend on
+chance is tried with the first seed only, and so is an entry that is said to be masked: there search
+has the last word. Each row is kept as it comes (`rows`), so a run that is stopped loses the pairs
+that were under way, and nothing else. Ctrl-C ends the run with the rows so far.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import signal
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from contextlib import closing, contextmanager
+from multiprocessing import active_children, get_context
 from pathlib import Path
+from threading import current_thread, main_thread
+from types import FrameType
+from typing import NoReturn
 
-from attrs import asdict, frozen
+from attrs import evolve, frozen
 
-from servecheck.strict import FileError, Refused, parse
-from servecheck.trace.codec import decode
 from servecheck.trace.model import Verdict
 from servecheck.trace.write import record
 from servecheck.zoo import ENTRIES, SUBJECTS, Entry
 from servecheck.zoo.keys import change_of, hashes, strategies_of
-from servecheck.zoo.run import Plan, Row, try_entry
+from servecheck.zoo.rows import MISSED, Pair, Row, append, latest, read_rows
+from servecheck.zoo.run import Plan, try_entry
+
+AGAIN = 0.5
+"""Seconds after which Ctrl-C is raised again."""
 
 Show = Callable[[Row], None]
 """Is told of a row when it is there."""
-
-KILLED, MISSED, INDISTINGUISHABLE = "killed", "missed", "indistinguishable"
-
-
-class ResultsError(FileError):
-    """A file of results that cannot be read or written."""
 
 
 @frozen
@@ -39,10 +40,16 @@ class Matrix:
     """What came of the entries."""
 
     rows: tuple[Row, ...]
+    interrupted: bool = False
+    """There are only the rows so far."""
 
     def count(self, verdict: str) -> int:
-        """How many rows have this verdict."""
-        return sum(row.verdict == verdict for row in self.rows)
+        """How many entries have this verdict; missed is one that was missed with some seed."""
+        verdicts: dict[str, str] = {}
+        for row in self.rows:
+            if verdicts.setdefault(row.entry, row.verdict) != MISSED and row.verdict == MISSED:
+                verdicts[row.entry] = MISSED
+        return [*verdicts.values()].count(verdict)
 
 
 def matrix(
@@ -51,91 +58,113 @@ def matrix(
     jobs: int = 1,
     results: Path | None = None,
     show: Show = lambda row: None,
+    seeds: int = 1,
 ) -> Matrix:
-    """Try every entry that has no row in the file of results yet.
+    """Try every entry with so many seeds, from the plan's on, as far as there is no row in the file
+    of results yet.
 
     Raises:
         ResultsError: the file cannot be read or written.
+        TraceError: a program cannot be kept.
+        BrokenProcessPool: a process died.
     """
+    wanted = {
+        (entry.id, plan.seed + i): evolve(plan, seed=plan.seed + i, chance_only=i > 0)
+        for i in range(seeds)
+        for entry in entries
+        if i == 0 or not entry.masked
+    }
     known = {} if results is None else _known(results, plan)
-    rows = {entry.id: known[entry.id] for entry in entries if entry.id in known}
-    for row in _tried([entry for entry in entries if entry.id not in rows], plan, jobs):
-        rows[row.entry] = row
-        if results is not None:
-            _append(results, row)
-        show(row)
-    return Matrix(tuple(rows[entry.id] for entry in entries))
+    rows: dict[Pair, Row] = {}
+    for pair, asked in wanted.items():
+        row = known.get(pair)
+        if row is not None and (asked.chance_only or not row.chance_only):
+            rows[pair] = row
+    left = [(name, asked) for (name, seed), asked in wanted.items() if (name, seed) not in rows]
+    interrupted = False
+    try:
+        with _insisting(), closing(_tried(left, min(jobs, len(left)))) as coming:
+            for row in coming:
+                rows[row.entry, row.seed] = row
+                if results is not None:
+                    append(results, row)
+                show(row)
+    except KeyboardInterrupt:
+        interrupted = True
+    return Matrix(tuple(rows[pair] for pair in wanted if pair in rows), interrupted)
+
+
+def _known(results: Path, plan: Plan) -> dict[Pair, Row]:
+    """The rows that still hold."""
+    if not results.exists():
+        return {}
+    strategies = strategies_of(hashes())
+    changes = {name: change_of(entry) for name, entry in ENTRIES.items()}
+    return latest(
+        row
+        for row in read_rows(results)
+        if changes.get(row.entry) == row.change
+        and (row.strategies, row.actions) == (strategies, plan.actions)
+    )
+
+
+# --- processes -----------------------------------------------------------------------------------
 
 
 def tried(name: str, plan: Plan) -> Row:
     """An entry by its id; its shortest program is kept, if the plan says where."""
     row, shortest = try_entry(ENTRIES[name], plan)
-    if shortest is not None and plan.keep is not None:
+    if shortest is not None and plan.keep is not None and not plan.chance_only:
         path = plan.keep / f"{name}.jsonl"
         record(path, shortest.machine, shortest.actions, Verdict("holds"), seed=plan.seed)
     return row
 
 
-def _tried(entries: Sequence[Entry], plan: Plan, jobs: int) -> Iterator[Row]:
+def _tried(left: Sequence[tuple[str, Plan]], jobs: int) -> Generator[Row]:
     if jobs < 2:
-        yield from (tried(entry.id, plan) for entry in entries)
+        yield from (tried(name, plan) for name, plan in left)
         return
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        waiting = [pool.submit(tried, entry.id, plan) for entry in entries]
+    others = set(active_children())
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _deaf) as pool:
+        waiting = [pool.submit(tried, name, plan) for name, plan in left]
         try:
             for done in as_completed(waiting):
                 yield done.result()
-        finally:
-            for left in waiting:
-                left.cancel()
+        except BaseException:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            # What is under way can take a minute, and nobody waits for it any more.
+            pool.shutdown(wait=False, cancel_futures=True)
+            for mine in set(active_children()) - others:
+                mine.terminate()
+            raise
 
 
-# --- the file ------------------------------------------------------------------------------------
+@contextmanager
+def _insisting() -> Iterator[None]:
+    """Ctrl-C is raised again until it is heard: what is raised while garbage is collected Python
+    drops, and Hypothesis has a callback there."""
 
+    def raised(number: int, frame: FrameType | None) -> NoReturn:
+        signal.setitimer(signal.ITIMER_REAL, AGAIN)
+        raise KeyboardInterrupt
 
-def _known(results: Path, plan: Plan) -> dict[str, Row]:
-    """The rows that still hold, by entry."""
-    if not results.exists():
-        return {}
-    strategies = strategies_of(hashes())
-    return {
-        row.entry: row
-        for row in read_rows(results)
-        if row.entry in ENTRIES
-        and (row.change, row.strategies) == (change_of(ENTRIES[row.entry]), strategies)
-        and (row.seed, row.actions) == (plan.seed, plan.actions)
-    }
-
-
-def read_rows(results: Path) -> Iterator[Row]:
-    """The rows of a file.
-
-    Raises:
-        ResultsError: it cannot be read, or a line is no row.
-    """
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not usual or current_thread() is not main_thread():
+        yield
+        return
+    alarm = signal.signal(signal.SIGALRM, raised)
+    signal.signal(signal.SIGINT, raised)
     try:
-        lines = results.read_bytes().splitlines()
-    except OSError as error:
-        raise ResultsError(
-            results, None, None, f"cannot be read ({error})", "name another"
-        ) from None
-    for number, line in enumerate(lines, 1):
-        try:
-            yield decode(Row, parse(line))
-        except Refused as error:
-            what = f"this is no row ({error})"
-            raise ResultsError(results, number, None, what, "take the line out") from None
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGALRM, alarm)
 
 
-def _append(results: Path, row: Row) -> None:
-    text = json.dumps(asdict(row), allow_nan=False) + "\n"
-    try:
-        results.parent.mkdir(parents=True, exist_ok=True)
-        with results.open("a", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        why = f"cannot be written ({error.strerror or error})"
-        raise ResultsError(results, None, None, why, "name another file") from None
+def _deaf() -> None:
+    """Ctrl-C is for the process that keeps the rows; the others end when it does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def chosen(names: Iterable[str]) -> tuple[Entry, ...]:

@@ -76,7 +76,7 @@ class NotChained(Trie):
         super().drop(names)
 
 
-@fault("namespace-omitted", expects="IDX-3", needs="somebody preempted who has a namespace")
+@fault("namespace-omitted", expects="REQ-1", needs="somebody preempted who has a namespace")
 class LostOnResume(FastEngine):
     """A request that is queued again has lost its namespace.
 

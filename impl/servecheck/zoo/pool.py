@@ -74,7 +74,7 @@ class HeldBeforeRefused(Pass):
         return reason
 
 
-@fault("pin-set-mismatch", expects="ATOM-1", needs="an admission refused though it has hits")
+@fault("pin-set-mismatch", expects="OWN-1", needs="an admission refused though it has hits")
 class RefusedLetsGo(Pass):
     """A look-up that comes to nothing gives back references that it never took.
 

@@ -179,3 +179,22 @@ class DraftsBecomeText(FastEngine):
     def _send_back(self, index: int) -> None:
         self.running[index].text += self.running[index].drafts
         super()._send_back(index)
+
+
+@fault(
+    "mirror-desync",
+    expects="CON-1",
+    needs="somebody preempted between two decodes",
+    masked="admission measures the new table",
+)
+class LimitKeptOverPreemption(FastEngine):
+    """How far a table goes is remembered when the table has gone.
+
+    A number that holds for one stay in the batch was kept for the next, in another place.
+    """
+
+    def _send_back(self, index: int) -> None:
+        request = self.running[index]
+        steady = request.steady
+        super()._send_back(index)
+        request.steady = steady

@@ -8,8 +8,9 @@ budget: the clock of a campaign counts actions. Only the CPU seconds are measure
 
     try_entry(entry, plan) ──▶ Row ──▶ one line of JSON, kept as it comes
 
-A row belongs to the change and to the strategies that it was made with: a run that is resumed keeps
-rows for which both are still the same.
+Where another property fell first than the entry expects, the walks are done once more and only that
+one is asked. This, recordings and search are left out for further seeds (`Plan.chance_only`). An
+entry that is said to be masked is searched for a difference in every state of a group of scopes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 from pathlib import Path
 from time import process_time
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from servecheck.engines.protocol import EngineError
 from servecheck.explore.scopes import ServingScope, named
@@ -31,11 +32,12 @@ from servecheck.lockstep.follow import Diverged, Divergence
 from servecheck.lockstep.subject import Beside, Parted, Subject, parted
 from servecheck.lockstep.twice import twice
 from servecheck.trace.read import read_trace
-from servecheck.zoo.asked import Alone, EngineFell, Fell
+from servecheck.zoo.asked import CARRIED_OUT, Alone, EngineFell, Fell, asked
 from servecheck.zoo.entry import Entry
 from servecheck.zoo.golden import NotAgain, not_again
 from servecheck.zoo.keys import change_of, hashes, strategies_of
-from servecheck.zoo.search import Nearest, around, nearest
+from servecheck.zoo.rows import INDISTINGUISHABLE, KILLED, MISSED, Kill, Row
+from servecheck.zoo.search import nearest, nearest_along
 from servecheck.zoo.told import subject_of
 from servespec.actions import Action
 from servespec.machine import Machine
@@ -50,6 +52,10 @@ CANDIDATES = 3_000
 """Programs that are tried to make a divergence smaller."""
 SCOPES = "serving-tiny"
 """Where an entry that is masked is searched for a difference."""
+MEMORY = 1
+"""States before one by which it is told apart there: an entry may remember them."""
+ALL = 1_000_000
+"""Actions of a scope: more than any has."""
 LONGEST = 200
 """Characters of what is told of a failure."""
 
@@ -65,48 +71,8 @@ class Plan:
     """The folder of golden traces and recordings."""
     keep: Path | None = None
     """A folder for the smallest programs."""
-
-
-@frozen
-class Kill:
-    """The first failure that a check has seen, before anything is made smaller."""
-
-    by: str
-    """A field, a property, or a recording."""
-    what: str
-    steps: int
-    """Actions tried up to it, over all examples."""
-    examples: int
-    """Runs begun."""
-    cpu: float
-    """Seconds, measured."""
-
-
-@frozen
-class Row:
-    """What came of an entry."""
-
-    entry: str
-    change: str
-    """Digest of the entry's classes;"""
-    strategies: str
-    """and of the modules that decide what is tried. A row with others is of another run."""
-    seed: int
-    actions: int
-    """Budget."""
-    verdict: str
-    """killed, missed or indistinguishable"""
-    why: str
-    """Where it was not killed."""
-    spec: Kill | None
-    properties: Kill | None
-    golden: Kill | None
-    program: int | None
-    """Actions of the smallest program found; written by hand if comparison found none."""
-    depth: int | None
-    """Actions of the shortest program in its world, if the search came to it."""
-    states: int
-    """Of the search."""
+    chance_only: bool = False
+    """Leave out what does not depend on the seed."""
 
 
 # --- beside the specification --------------------------------------------------------------------
@@ -148,13 +114,15 @@ def by_fuzzing(entry: Entry, plan: Plan) -> tuple[Kill, Parted] | None:
     """A campaign beside the specification, up to the first divergence that is confirmed."""
     subject, begun = _Noting(subject_of(entry).start), process_time()
     with alike():
-        campaign(
+        ended = campaign(
             plan.actions / ACTIONS_A_SECOND,
             plan.seed,
             clock=lambda: subject.followed / ACTIONS_A_SECOND,
             following=subject,
         )
     if subject.first is None:
+        if ended.interrupted:
+            raise KeyboardInterrupt  # that nothing was found says nothing
         return None
     machine, actions, divergence = subject.first
     spent = process_time() - begun
@@ -170,8 +138,10 @@ def by_fuzzing(entry: Entry, plan: Plan) -> tuple[Kill, Parted] | None:
 # --- alone with the properties -------------------------------------------------------------------
 
 
-def by_properties(entry: Entry, plan: Plan) -> Kill | None:
-    """Walks on which the engine goes first, up to the first property that falls."""
+def by_properties(entry: Entry, plan: Plan, only: str | None = None) -> Kill | None:
+    """Walks on which the engine goes first, up to the first property that falls. If `only` one is
+    asked, a walk goes on where another would have fallen, for as long as the engine can."""
+    wanted = tuple(p for p in asked() if only in (None, p.id))
     guide, begun, steps, examples = Guide(), process_time(), 0, 0
     number = plan.seed * STRIDE
     while steps < plan.actions:
@@ -179,7 +149,7 @@ def by_properties(entry: Entry, plan: Plan) -> Kill | None:
         engines: list[Alone] = []
 
         def beside(machine: Machine, engines: list[Alone] = engines) -> Alone:
-            engines.append(Alone.of(entry, machine))
+            engines.append(Alone.of(entry, machine, wanted))
             return engines[-1]
 
         fell: Fell | None = None
@@ -192,9 +162,9 @@ def by_properties(entry: Entry, plan: Plan) -> Kill | None:
         except PropertyFell:
             pass  # the specification cannot go on from where the engine is
         except EngineError as error:
-            fell = Fell("APPLY-1", str(error))
+            fell = Fell(CARRIED_OUT, str(error))
         steps += sum(engine.actions for engine in engines)
-        if fell is not None:
+        if fell is not None and only in (None, fell.property_id):
             return Kill(
                 fell.property_id, fell.what[:LONGEST], steps, examples, process_time() - begun
             )
@@ -210,34 +180,59 @@ def by_properties(entry: Entry, plan: Plan) -> Kill | None:
 def try_entry(entry: Entry, plan: Plan) -> tuple[Row, Parted | None]:
     """All checks on an entry; and the shortest program on which it is known to differ."""
     fuzzed, alone = by_fuzzing(entry, plan), by_properties(entry, plan)
+    row = Row(
+        entry=entry.id,
+        change=change_of(entry),
+        strategies=strategies_of(hashes()),
+        seed=plan.seed,
+        actions=plan.actions,
+        verdict=KILLED if fuzzed or alone else MISSED,
+        why="" if fuzzed or alone else "no check found it within its budget",
+        spec=None if fuzzed is None else fuzzed[0],
+        properties=alone,
+        golden=None,
+        program=None,
+        depth=None,
+        states=0,
+        chance_only=plan.chance_only or None,
+    )
+    found = None if fuzzed is None else fuzzed[1]
+    if not plan.chance_only:
+        found = found or _by_hand(entry, plan.traces)
+    smallest = None if found is None else shrunk_divergence(subject_of(entry), found, CANDIDATES)
+    if smallest is not None:
+        row = evolve(row, program=len(smallest.actions))
+    return (row, smallest) if plan.chance_only else _at_length(entry, plan, row, smallest)
+
+
+def _at_length(
+    entry: Entry, plan: Plan, row: Row, smallest: Parted | None
+) -> tuple[Row, Parted | None]:
+    """What need not be done with every seed."""
     golden = None if plan.traces is None else _by_golden(entry, plan.traces)
-    smallest, shortest, near = None, None, None
-    found = _by_hand(entry, plan.traces) if fuzzed is None else fuzzed[1]
-    if found is not None:
-        smallest = shrunk_divergence(subject_of(entry), found, CANDIDATES)
-        world = around(smallest.machine, smallest.actions)
-        near = nearest(entry, world, depth=len(smallest.actions))
+    row = evolve(row, golden=golden, expected=_by_expected(entry, plan, row.properties))
+    shortest = None
+    if smallest is not None:
+        near = nearest_along(entry, smallest.machine, smallest.actions)
         if near.program is not None:
             shortest = parted(subject_of(entry), smallest.machine, near.program)
-    killed = fuzzed is not None or alone is not None or golden is not None
-    verdict, why, masked = ("killed", "", None) if killed else _survived(entry, smallest)
-    near = near or masked
-    row = Row(
-        entry.id,
-        change_of(entry),
-        strategies_of(hashes()),
-        plan.seed,
-        plan.actions,
-        verdict,
-        why,
-        None if fuzzed is None else fuzzed[0],
-        alone,
-        golden,
-        None if smallest is None else len(smallest.actions),
-        None if shortest is None else len(shortest.actions),
-        0 if near is None else near.states,
-    )
+        depth = None if shortest is None else len(shortest.actions)
+        row = evolve(row, depth=depth, states=near.states)
+    if golden is not None:
+        row = evolve(row, verdict=KILLED, why="")
+    elif row.verdict == MISSED and smallest is not None:
+        why = f"no check came to a program of {len(smallest.actions)} actions"
+        row = evolve(row, why=why)
+    elif row.verdict == MISSED and entry.masked:
+        row = _searched(entry, row)
     return row, shortest or smallest
+
+
+def _by_expected(entry: Entry, plan: Plan, first: Kill | None) -> Kill | None:
+    """When the property falls that must, whatever fell before it."""
+    if first is not None and first.by == entry.expects:
+        return first  # up to there the walks are the same
+    return None if entry.masked else by_properties(entry, plan, entry.expects)
 
 
 def _by_golden(entry: Entry, folder: Path) -> Kill | None:
@@ -258,20 +253,18 @@ def _by_hand(entry: Entry, folder: Path | None) -> Parted | None:
     return parted(subject_of(entry), trace.machine, trace.actions)
 
 
-def _survived(entry: Entry, known: Parted | None) -> tuple[str, str, Nearest | None]:
-    """What no check has found: missed, or, where it is said to be masked, searched for."""
-    if known is not None:
-        return "missed", f"no check came to a program of {len(known.actions)} actions", None
-    if not entry.masked:
-        return "missed", "no check found it within its budget", None
+def _searched(entry: Entry, row: Row) -> Row:
+    """An entry that is said to be masked: every state of a group of scopes, for a difference."""
     states = 0
     for scope in named(SCOPES):
         if not isinstance(scope, ServingScope):
             continue
-        found = nearest(entry, scope.system, edges=1_000_000)
+        found = nearest(entry, scope.system, ALL, memory=MEMORY)
         states += found.states
         if found.depth is not None:
             why = f"{scope.name} tells it apart in {found.depth} actions"
-            return "missed", why, found
+            return evolve(row, why=why, depth=found.depth, states=states)
+        if not found.whole:
+            return evolve(row, why=f"{scope.name} has more than {ALL:,} actions", states=states)
     why = f"{entry.masked}; no difference in all {states:,} states of {SCOPES}"
-    return "indistinguishable", why, Nearest(None, states, 0, True)
+    return evolve(row, verdict=INDISTINGUISHABLE, why=why, states=states)

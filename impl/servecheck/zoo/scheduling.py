@@ -198,7 +198,7 @@ class OnlyAFinishWakes(Pass):
 # --- what is accepted, and when it ends ----------------------------------------------------------
 
 
-@fault("impossible-request-accepted", expects="QUE-1", needs="what can never fit is refused")
+@fault("impossible-request-accepted", expects="RST-1", needs="what can never fit is refused")
 class ImpossibleAccepted(FastEngine):
     """A request that can never fit is accepted.
 

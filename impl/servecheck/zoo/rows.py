@@ -1,0 +1,171 @@
+"""Rows of the kill matrix, and the file that a run is resumed from.
+
+Theory of operation. A row is what came of an entry with a seed. A file has a line of JSON for each,
+appended as it comes, whole or not at all, under a lock: runs may share a file. A run that is killed
+can leave a part of a line at the end; it is passed over, and cut off before the next row is
+written. Rows of another seed, budget, change or strategy are left in the file and not counted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from fcntl import LOCK_EX, flock
+from io import FileIO
+from os import SEEK_END
+from pathlib import Path
+
+from attrs import asdict, frozen
+
+from servecheck.strict import FileError, Refused, parse
+from servecheck.trace.codec import decode
+
+KILLED, MISSED, INDISTINGUISHABLE = "killed", "missed", "indistinguishable"
+
+
+class ResultsError(FileError):
+    """A file of rows that cannot be read or written."""
+
+
+@frozen
+class Kill:
+    """The first failure that a check has seen, before anything is made smaller."""
+
+    by: str
+    """A field, a property, or a recording."""
+    what: str
+    steps: int
+    """Actions tried up to it, over all examples."""
+    examples: int
+    """Runs begun."""
+    cpu: float
+    """Seconds, measured."""
+
+
+@frozen
+class Row:
+    """What came of an entry with a seed."""
+
+    entry: str
+    change: str
+    """Digest of the entry's classes;"""
+    strategies: str
+    """and of the modules that decide what is tried. A row with others is of another run."""
+    seed: int
+    actions: int
+    """Budget."""
+    verdict: str
+    """killed, missed or indistinguishable"""
+    why: str
+    """Where it was not killed."""
+    spec: Kill | None
+    properties: Kill | None
+    """By the property that fell first."""
+    golden: Kill | None
+    program: int | None
+    """Actions of the smallest program found; written by hand if comparison found none."""
+    depth: int | None
+    """Actions of the shortest program in its world, if the search came to it."""
+    states: int
+    """Of the search."""
+    expected: Kill | None = None
+    """By the property that must fall, no other being asked."""
+    chance_only: bool | None = None
+    """Only what depends on the seed was tried: no recordings, no search, no property alone."""
+
+    @property
+    def first(self) -> Kill | None:
+        """That of the comparison, or of the properties where comparison found none."""
+        return self.spec or self.properties
+
+
+Pair = tuple[str, int]
+"""An entry and a seed."""
+
+
+def latest(rows: Iterable[Row]) -> dict[Pair, Row]:
+    """Of several rows of a pair the last; but one that was tried at length stays, where the other
+    is of the same run but for that."""
+    found: dict[Pair, Row] = {}
+    for row in rows:
+        old = found.get((row.entry, row.seed))
+        if old is None or not row.chance_only or old.chance_only or _kind(old) != _kind(row):
+            found[row.entry, row.seed] = row
+    return found
+
+
+def _kind(row: Row) -> tuple[str, str, int]:
+    return row.change, row.strategies, row.actions
+
+
+# --- the file ------------------------------------------------------------------------------------
+
+
+def read_rows(results: Path) -> Iterator[Row]:
+    """The rows of a file, without a part of one at its end.
+
+    Raises:
+        ResultsError: it cannot be read, or a line is no row.
+    """
+    try:
+        if results.exists() and not results.is_file():
+            raise ResultsError(results, None, None, "is no file", "name another")
+        *lines, rest = results.read_bytes().split(b"\n")
+    except OSError as error:
+        raise ResultsError(
+            results, None, None, f"cannot be read ({error})", "name another"
+        ) from None
+    for number, line in enumerate(lines, 1):
+        try:
+            yield decode(Row, parse(line))
+        except Refused as error:
+            what = f"this is no row ({error})"
+            raise ResultsError(results, number, None, what, "take the line out") from None
+    if _whole(rest):
+        yield decode(Row, parse(rest))
+
+
+def append(results: Path, row: Row) -> None:
+    """One row more.
+
+    Raises:
+        ResultsError: it cannot be written; the file is as it was.
+    """
+    line = json.dumps(asdict(row), allow_nan=False).encode() + b"\n"
+    try:
+        results.parent.mkdir(parents=True, exist_ok=True)
+        with FileIO(results, "a+") as file:
+            flock(file, LOCK_EX)
+            end = _mend(file)
+            try:
+                left = line
+                while left:  # a disk that is full takes a part, and says so at the next try
+                    left = left[file.write(left) :]
+            except OSError:
+                file.truncate(end)
+                raise
+    except OSError as error:
+        why = f"cannot be written ({error.strerror or error})"
+        todo = "free some space there, or name another file; the rows in it are kept"
+        raise ResultsError(results, None, None, why, todo) from None
+
+
+def _mend(file: FileIO) -> int:
+    """Let a file end with a whole line; how long it is then."""
+    end = file.seek(0, SEEK_END)
+    file.seek(0)
+    rest = file.readall().rpartition(b"\n")[2]
+    if _whole(rest):
+        file.write(b"\n")
+        return end + 1
+    file.truncate(end - len(rest))
+    return end - len(rest)
+
+
+def _whole(rest: bytes) -> bool:
+    """What stands behind the last end of a line is a row all the same."""
+    try:
+        decode(Row, parse(rest))
+    except Refused:
+        return False
+    return True
