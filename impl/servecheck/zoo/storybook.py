@@ -19,7 +19,7 @@ from servecheck.view.marks import Drawing
 from servecheck.view.svg import svg
 from servecheck.zoo import ENTRIES
 from servecheck.zoo.document import RESULTS, rows_of
-from servecheck.zoo.run import Row
+from servecheck.zoo.rows import Row
 from servecheck.zoo.stories import Told, read_stories, told
 from servespec.properties import PROPERTIES
 
