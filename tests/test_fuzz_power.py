@@ -16,14 +16,18 @@ from servecheck.fuzz.guide import Guide
 from servecheck.fuzz.shrink import kind, shrunk_divergence
 from servecheck.fuzz.sizes import fixed_sizes
 from servecheck.fuzz.tell import PropertyFell
+from servecheck.fuzz.walk import Walk
 from servecheck.fuzz.wander import Wanderer
 from servecheck.fuzz.worlds import Worlds
 from servecheck.lockstep.subject import Parted, Subject, parted
 from servecheck.lockstep.twice import twice
 from servecheck.marks import Mark
 from servecheck.trace.write import record
+from servespec.actions import Submit
+from servespec.config import Config
 from servespec.errors import ConfigError
 from servespec.machine import Machine
+from servespec.policy import VLLM_0_33
 from tests import broken_engines as broken
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -104,6 +108,31 @@ def test_what_a_guide_offers_is_a_function_of_what_it_learned() -> None:
     assert offers[0] == offers[1]
     assert None not in offers[0]
     assert Guide().offer(Seeded(0)) is None
+
+
+def test_a_start_is_gone_through_with_the_limits_that_its_pass_just_keeps() -> None:
+    """Given a pass that makes room for two of three requests, by 5 tokens in 3 blocks; then the
+    same actions are offered where the budget is 5, where there are 2 seats, where the pool has 3
+    blocks, and where it has 2; but no size that is fixed is changed."""
+    config = Config(9, 2, 8, 5, 4)
+    assert tight_around(config) >= {(9, 5, 2), (4, 5, 4), (3, 5, 4)}
+    assert tight_around(config, "num_blocks") >= {(9, 5, 2)}
+    assert {blocks for blocks, _, _ in tight_around(config, "num_blocks")} == {9}
+
+
+def tight_around(config: Config, *fixed: str) -> set[tuple[int, int, int]]:
+    """Blocks, budget and seats of the worlds in which a start is offered with all its actions."""
+    guide, walk = Guide(fixed=frozenset(fixed)), Walk(Machine(config, VLLM_0_33), ())
+    for request, prompt in (("a", (0, 1, 0)), ("b", (1, 1)), ("c", (1,))):
+        walk.do(Submit(request, prompt, 2))
+    walk.schedule()
+    guide.learn(walk)
+    offers = (guide.offer(Seeded(number)) for number in range(100))
+    tight = [o for o in offers if o and o.elsewhere and len(o.actions) == len(walk.actions)]
+    return {
+        (c.num_blocks, c.max_num_batched_tokens, c.max_num_seqs)
+        for c in (offer.machine.config for offer in tight)
+    }
 
 
 # --- sizes ----------------------------------------------------------------------------------

@@ -164,6 +164,8 @@ def draw_world(
 
 AROUND = (0, 1, -1)
 """A limit, and next to it."""
+SHORT = (0, -1, 1, -1)
+"""A budget, beside what all seats want: rather too little than too much."""
 TIGHT = (False, True, True)
 """Whether limits are drawn such that they bind together, or each by itself."""
 
@@ -185,7 +187,7 @@ def draw_config(chance: Chance, policy: Policy) -> Config:
     wanted = seats * least
     threshold = pick(chance, (0, 0, 0, 1, 2, 4)) if policy.chunked_prefill else 0
     budget = (
-        max(wanted + pick(chance, AROUND), least) if tight else 16 - chance.below(16 - least + 1)
+        max(wanted + pick(chance, SHORT), least) if tight else 16 - chance.below(16 - least + 1)
     )
     return Config(
         num_blocks=usable + policy.first_block,

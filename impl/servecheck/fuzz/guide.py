@@ -95,8 +95,8 @@ class Guide:
         rarest = self.rarest
         if not rarest:
             return None
-        if (first := self._tightened()) is not None:
-            return first
+        if chance.below(2) and (tight := self._tightened()) is not None:
+            return tight
         start = pick(chance, tuple(self.starts[pick(chance, rarest)].values()))
         back = pick(chance, BACK)
         upto = max(len(start.actions) - back, 0) if back else 0
