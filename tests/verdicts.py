@@ -1,0 +1,118 @@
+"""What each property says of thousands of steps, right ones and spoilt ones, as it was once found.
+
+Theory of operation. A property is code, and may be wrong in what it lets pass as well as in what it
+calls a fall. So its whole answer is pinned: held, vacuous or fallen, a letter a step, on steps that
+come from files: recordings of a real scheduler, traces of known falls, and those spoilt one thing
+at a time (`tests.test_properties`). Runs are asked whole, for what a property remembers of them;
+spoilt steps each by itself. A change of a property shows here as the steps on which it answers
+otherwise. `python -m tests.verdicts` writes the file anew: read the difference before it is kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from servecheck.fuzz.draw import Seeded, pick
+from servecheck.recording import read_recording
+from servecheck.recording.replay import config_of, policy_of, replay
+from servecheck.trace.lasso import WATCHED
+from servecheck.trace.read import read_trace
+from servespec.actions import Action
+from servespec.machine import Machine, Transition
+from servespec.plan import State
+from servespec.properties import HELD, VACUOUS, Outcome, Property, Step, step_of
+from tests.recordings import OWN, prefix
+from tests.test_properties import SPOILS
+from tests.test_recordings import SIZES
+
+PINNED = Path(__file__).parent / "golden" / "verdicts.json"
+FALLS = Path(__file__).resolve().parents[1] / "traces" / "falls"
+SPOILT = 2500
+"""Steps of the runs, each spoilt in one to two ways."""
+
+
+@cache
+def runs() -> tuple[tuple[Step, ...], ...]:
+    """The runs of the recordings that are part of the project, and of the known falls."""
+    found: list[tuple[Step, ...]] = []
+    for name in SIZES:
+        if not (OWN / f"{name}.events.jsonl").exists():
+            continue
+        recording = read_recording(prefix(name))
+        machine = Machine(config_of(recording.config), policy_of(recording.config))
+        steps: list[Step] = []
+
+        def note(
+            before: State,
+            action: Action,
+            moved: Transition,
+            machine: Machine = machine,
+            steps: list[Step] = steps,
+        ) -> None:
+            steps.append(step_of(machine, before, action, moved))
+
+        replay(recording, note)
+        found.append(tuple(steps))
+    for file in sorted(FALLS.glob("*.jsonl")):
+        trace = read_trace(file)
+        state, steps = trace.machine.initial(), []
+        for action in trace.actions:
+            steps.append(step_of(trace.machine, state, action, trace.machine.apply(state, action)))
+            state = steps[-1].after
+        found.append(tuple(steps))
+    return tuple(found)
+
+
+@cache
+def spoilt() -> tuple[Step, ...]:
+    """Steps of the runs with something wrong in each."""
+    chance, found = Seeded(0), []
+    for _ in range(SPOILT):
+        step = pick(chance, pick(chance, runs()))
+        for _ in range(1 + chance.below(2)):
+            step = pick(chance, SPOILS)(step, chance)
+        found.append(step)
+    return tuple(found)
+
+
+def letter(outcome: Outcome) -> str:
+    if outcome is VACUOUS:
+        return "-"
+    return "h" if outcome is HELD else "F"
+
+
+def on_runs(asked: Property) -> Iterator[str]:
+    """What a property says of each run, from its start."""
+    for run in runs():
+        monitor, said = asked.start(run[0].machine, run[0].before), ""
+        for step in run:
+            monitor, outcome = monitor.after(step)
+            said += letter(outcome)
+        yield said
+
+
+def on_spoilt(asked: Property) -> str:
+    """What a property says of each spoilt step."""
+    return "".join(
+        letter(asked.start(step.machine, step.before).after(step)[1]) for step in spoilt()
+    )
+
+
+def verdicts(name: str) -> dict[str, list[str]]:
+    """All that a property says, in lines that a reader can compare."""
+    asked = WATCHED[name]
+    said = on_spoilt(asked)
+    lines = [said[at : at + 100] for at in range(0, len(said), 100)]
+    return {"runs": list(on_runs(asked)), "spoilt": lines}
+
+
+def main() -> None:
+    found = {name: verdicts(name) for name in WATCHED}
+    PINNED.write_text(json.dumps(found, indent=0) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
