@@ -100,6 +100,16 @@ def test_namespaces_share_nothing() -> None:
     assert manager.begin("c", (1, 2, 3, 4, 5), Namespace(salt="s")) == 4
 
 
+def test_a_first_block_that_fills_up_later_is_found_in_its_own_namespace() -> None:
+    """Given a text of one token with a salt; when it grows into a full block, then the block is
+    found with the salt, and not without."""
+    manager = BlockManager(SIZES, VLLM_0_33)
+    manager.begin("a", (1,), Namespace(salt="s"))
+    manager.grow("a", 2)
+    assert manager.begin("b", (1, 2, 3)) == 0
+    assert manager.begin("c", (1, 2, 3), Namespace(salt="s")) == 2
+
+
 def test_evictions_are_counted_once() -> None:
     """Given a full block that lies idle; when another text takes all five blocks, then one block
     has lost its name; asked again, none has."""

@@ -24,14 +24,23 @@ from servecheck.fuzz.wander import Wanderer
 from servecheck.lockstep.follow import Follower, follower
 from servecheck.recording import read_recording
 from servecheck.recording.replay import config_of, policy_of, replay
-from servespec.actions import Abort, Complete, Discard, Output, Schedule, Submit
+from servespec.actions import (
+    Abort,
+    Action,
+    Complete,
+    Discard,
+    Output,
+    ResetCache,
+    Schedule,
+    Submit,
+)
 from servespec.chain import PUBLIC, Namespace, Tokens, keys
 from servespec.config import Config
 from servespec.errors import ActionDisabled
 from servespec.events import BlockRemoved, BlockStored
 from servespec.machine import Machine
 from servespec.plan import State
-from servespec.policy import VLLM_0_33
+from servespec.policy import VLLM_0_33, Release, prioritised
 from servespec.properties import Step, step_of
 from servespec.properties.reports import without_ghosts
 from tests import recordings
@@ -122,8 +131,17 @@ def beside(engine: type[FastLoop] | type[FastCache], machine: Machine) -> Follow
 
 @pytest.mark.parametrize("engine", [FastLoop, FastCache])
 def test_the_adapters_follow(engine: type[FastLoop] | type[FastCache]) -> None:
+    beside_it: list[Follower] = []
+
+    def followed(machine: Machine) -> Follower:
+        beside_it.append(beside(engine, machine))
+        return beside_it[-1]
+
     for seed in range(25):
-        Wanderer(seed, (), following=lambda machine: beside(engine, machine)).go(50)
+        Wanderer(seed, (), following=followed).go(50)
+    assert [f.comparison.unseen for f in beside_it if f.comparison.unseen] == [], (
+        "what an adapter does not tell is not compared: these tell everything"
+    )
 
 
 @pytest.mark.parametrize("name", sorted(SIZES.keys() - LARGE))
@@ -211,14 +229,75 @@ def test_an_engine_of_a_state_is_in_that_state() -> None:
     machine = Machine(SMALL, VLLM_0_33)
     state = machine.initial()
     for action in (
-        Submit("a", (1, 2, 3), 4),
+        Submit("a", (1, 2, 3), 4, Namespace(salt="s")),
         Submit("b", (1, 2, 5), 4),
         Schedule(),
         Abort("a"),
     ):
         state = machine.apply(state, action).state
+    assert [(e.namespace.salt, e.cancelled) for e in state.in_flight[0].entries] == [
+        ("s", True),
+        (None, False),
+    ]
     bare = without_ghosts(state)
     assert abstraction(from_state(SMALL, VLLM_0_33, bare)) == bare
+
+
+def along(machine: Machine, *actions: Action) -> State:
+    """The state after these actions, with the engines beside the machine."""
+    engines, state = Refinement(machine, fresh=1), machine.initial()
+    for action in actions:
+        step = step_of(machine, state, action, machine.apply(state, action))
+        engines.follow(step)
+        state = step.after
+    return state
+
+
+DRAFTING = evolve(SMALL, num_speculative_tokens=2)
+
+
+def test_what_is_brought_for_who_has_left_is_ignored() -> None:
+    """Given a plan of two requests; when the first leaves, and the model answers for both, then the
+    first has no output, whoever has its id by then."""
+    state = along(
+        Machine(SMALL, VLLM_0_33),
+        Submit("a", (1, 2, 3), 4),
+        Submit("b", (1, 2, 5), 4),
+        Schedule(),
+        Abort("a"),
+        Submit("a", (1, 2, 3), 4),
+        Complete((Output("a", (7,)), Output("b", (8,)))),
+    )
+    assert {r.id: r.output for r in state.live} == {"a": (), "b": (8,)}
+
+
+def test_what_is_brought_for_who_was_sent_back_is_ignored() -> None:
+    """Given a plan in flight of one that decodes; when a reset sends it back, and the model answers
+    with tokens and drafts, then it waits with neither. Where its blocks are held until the step is
+    done, the reset is refused, and the answer counts."""
+    for release, output in ((Release.AT_ONCE, (4,)), (Release.DEFERRED, (4, 5, 6, 7))):
+        state = along(
+            Machine(DRAFTING, evolve(VLLM_0_33, release=release)),
+            Submit("a", (1, 2, 3), 6),
+            Schedule(),
+            Complete((Output("a", (4,), (5, 6)),)),
+            Schedule(),
+            ResetCache(True),
+            Complete((Output("a", (5, 6, 7), (8, 9)),)),
+        )
+        assert [r.output for r in state.live] == [output]
+
+
+def test_who_comes_with_the_last_comes_with_nobody_where_nobody_is() -> None:
+    """Given an engine where nobody lives; when a request comes at the moment of the last arrival,
+    then it is the first, and the next one comes behind it."""
+    state = along(
+        Machine(SMALL, prioritised(VLLM_0_33)),
+        Submit("b", (1,), 4, with_last=True),
+        Submit("a", (2,), 4, with_last=True),
+        Submit("c", (3,), 4),
+    )
+    assert [(r.id, r.arrival) for r in state.waiting] == [("a", 0), ("b", 0), ("c", 1)]
 
 
 def test_a_prompt_of_131072_tokens() -> None:

@@ -16,7 +16,7 @@ from types import CodeType, ModuleType
 import pytest
 
 from tests.mutation.profile import register
-from tests.mutation.server import HELD, FAILED, limit_memory, limited
+from tests.mutation.server import FAILED, HELD, limit_memory, limited
 
 SECONDS = 60.0
 """CPU time for all of the tests."""

@@ -46,9 +46,18 @@ class Mutant:
     line: int
     """Where its function begins, with its decorators; counted from 1."""
     text_only: bool
-    code: CodeType
-    """Of the whole module, with the change."""
+    file: str
     source: str
+    """Of the whole module, with the change."""
+
+    def code(self) -> CodeType:
+        """Of the whole module.
+
+        Raises:
+            SyntaxError: the change makes it no Python.
+        """
+        code: CodeType = compile(self.source, self.file, "exec", dont_inherit=True)
+        return code
 
 
 @frozen
@@ -62,8 +71,7 @@ class _Place:
 
 def mutants_of(module: str, file: Path) -> tuple[Mutant, ...]:
     """All mutants of a module, in the order of its source."""
-    source = file.read_text(encoding="utf-8")
-    return tuple(_numbered(_Maker(module, str(file), source).made()))
+    return tuple(_numbered(_Maker(module, file).made()))
 
 
 def _numbered(mutants: Iterable[Mutant]) -> Iterator[Mutant]:
@@ -75,16 +83,16 @@ def _numbered(mutants: Iterable[Mutant]) -> Iterator[Mutant]:
 
 
 class _Maker:
-    def __init__(self, module: str, file: str, source: str) -> None:
+    def __init__(self, module: str, file: Path) -> None:
         self.module = module
-        self.file = file
-        self.source = source
-        wrapper = MetadataWrapper(cst.parse_module(source))
+        self.file = str(file)
+        self.source = file.read_text(encoding="utf-8")
+        wrapper = MetadataWrapper(cst.parse_module(self.source))
         self.tree = wrapper.module
         self.positions = wrapper.resolve(PositionProvider)
-        self.lines = source.splitlines(keepends=True)
         self.starts = [0]
-        for line in self.lines:
+        """Offset of each line."""
+        for line in self.source.splitlines(keepends=True):
             self.starts.append(self.starts[-1] + len(line))
 
     def made(self) -> Iterator[Mutant]:
@@ -118,30 +126,28 @@ class _Maker:
                 continue
             for changed in operator(node):
                 text = place.text or _only_text(node, changed)
-                source = self._replaced(node, changed)
-                if source == self.source:
-                    continue
-                try:
-                    code = compile(source, self.file, "exec", dont_inherit=True)
-                except SyntaxError:
-                    continue
-                name = Name(self.module, place.function, *changed_lines(self.source, source))
-                yield Mutant(name, place.line, text, code, source)
+                source, lines = self._replaced(node, changed)
+                if lines != ("", ""):
+                    name = Name(self.module, place.function, *lines)
+                    yield Mutant(name, place.line, text, self.file, source)
 
-    def _replaced(self, node: cst.CSTNode, changed: cst.CSTNode) -> str:
-        """The source with a node changed."""
+    def _replaced(self, node: cst.CSTNode, changed: cst.CSTNode) -> tuple[str, tuple[str, str]]:
+        """The source with a node changed, and the lines that differ."""
         span = self.positions.get(node)
-        source = ""
         if span is not None:
-            start = self.starts[span.start.line - 1] + span.start.column
-            stop = self.starts[span.end.line - 1] + span.end.column
-            here = self.source[start:stop]
-            if here == self.tree.code_for_node(node):
-                source = self.source[:start] + self.tree.code_for_node(changed) + self.source[stop:]
-        if not source:
-            new = self.tree.deep_replace(node, changed)
-            source = new.code if isinstance(new, cst.Module) else self.source
-        return source
+            first, last = span.start.line - 1, span.end.line - 1
+            start = self.starts[first] + span.start.column
+            stop = self.starts[last] + span.end.column
+            if self.source[start:stop] == self.tree.code_for_node(node):
+                new = self.tree.code_for_node(changed)
+                here = self.source[self.starts[first] : self.starts[last + 1]]
+                there = self.source[self.starts[first] : start] + new
+                there += self.source[stop : self.starts[last + 1]]
+                whole = self.source[:start] + new + self.source[stop:]
+                return whole, changed_lines(here, there)
+        other = self.tree.deep_replace(node, changed)
+        whole = other.code if isinstance(other, cst.Module) else self.source
+        return whole, changed_lines(self.source, whole)
 
 
 def changed_lines(before: str, after: str) -> tuple[str, str]:

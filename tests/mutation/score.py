@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from attrs import asdict, frozen
@@ -80,7 +80,7 @@ def read_score(file: Path = SCORE) -> dict[str, Score]:
 
 def read_survivors(file: Path = SURVIVORS) -> dict[str, tuple[Name, ...]]:
     """Who survived and is not explained, by part."""
-    found: dict[str, list[Name]] = {name: [] for name in PARTS}
+    found: dict[str, list[Name]] = {name: [] for name in PARTS if name != "sample"}
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
         entry = json.loads(line)
         found[entry.pop("part")].append(Name(**entry))
@@ -152,7 +152,8 @@ by decorators; and it wraps what it changes, so that code that looks at code see
 * Every function and method is mutated, with or without decorators. What is decided when a module is
   read (decorators, annotations, defaults that are calls, class bodies) is not.
 * Changes of text alone are counted apart and not run: literals, f-strings, what is raised, what
-  `require` says, `__repr__`. That is a rule about the form of the code (`tests/mutation/mutants.py`).
+  `require` says, `__repr__`. That is a rule about the form of the code
+  (`tests/mutation/mutants.py`).
 * Tests are collected once. A mutant is a fork in which the code of one function is exchanged; it is
   shown the tests that call that function, the cheapest first, up to the first that fails. The bound
   is CPU time, and an endless loop counts as noticed.
@@ -165,14 +166,26 @@ was stopped, and `MUTANTS_ARGS="--sample 50"` takes a part of the part.
 
 ## Score
 
-| part | mutants | of text alone | run | killed | by CPU time | equivalent | unexplained | noticed of those that could be | commit | date |
-| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- | --- |
 """
+
+COLUMNS = (
+    "part",
+    "mutants",
+    "of text alone",
+    "run",
+    "killed",
+    "by CPU time",
+    "equivalent",
+    "unexplained",
+    "noticed of those that could be",
+    "commit",
+    "date",
+)
 
 
 def page() -> str:
     """`docs/mutants.md`."""
-    text = TOP
+    text = TOP + f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}\n"
     for name, s in read_score().items():
         run = f"{s.run}" if s.run == s.mutants else f"{s.run} (sample)"
         cells = (name, s.mutants, s.text, run, s.killed, s.timeout, s.equivalent, s.unexplained)
@@ -185,8 +198,3 @@ def page() -> str:
         where = sorted({f"`{n.module.rpartition('.')[2]}.{n.function}`" for n in names})
         text += f"\n* {why} ({len(names)}: {', '.join(where)})"
     return text + ("\n" if whys else "")
-
-
-def by(rows: Iterable[Row]) -> Mapping[str, int]:
-    """How many each file of tests noticed."""
-    return Counter(row.by.partition("::")[0] for row in rows if row.verdict != SURVIVED)

@@ -199,13 +199,17 @@ class Server:
             self.tell(Row(mutant.name, verdict, "" if verdict == SURVIVED else last, took))
 
         for mutant in self.mutants:
-            where = key_of(mutant.code)[0], mutant.name.function
+            try:
+                code = mutant.code()
+            except SyntaxError:
+                continue
+            where = key_of(code)[0], mutant.name.function
             asked = [items[name] for name in order if where in self.costs[name].calls]
             there = functions.get((*where, mutant.line), [])
             while len(running) >= self.jobs:
                 wait()
             began = time.monotonic()
-            pid, pipe = forked(lambda out: self._shown(mutant, there, asked, out))  # noqa: B023
+            pid, pipe = forked(lambda out: self._shown(mutant, code, there, asked, out))  # noqa: B023
             running[pid] = mutant, pipe, began
         while running:
             wait()
@@ -255,11 +259,16 @@ class Server:
         return HELD
 
     def _shown(
-        self, mutant: Mutant, functions: list[FunctionType], asked: list[pytest.Item], out: int
+        self,
+        mutant: Mutant,
+        module: CodeType,
+        functions: list[FunctionType],
+        asked: list[pytest.Item],
+        out: int,
     ) -> int:
         """In a fork: run a mutant up to the first test that fails."""
         limit_memory()
-        code = code_in(mutant.code, mutant.name.function, mutant.line)
+        code = code_in(module, mutant.name.function, mutant.line)
         swapped = 0
         for function in functions:
             mine = function.__code__
@@ -277,7 +286,7 @@ class Server:
             if not self._passes(item):
                 return FAILED
         signal.setitimer(signal.ITIMER_PROF, 0)
-        early = (key_of(mutant.code)[0], mutant.name.function) in self.early
+        early = (key_of(module)[0], mutant.name.function) in self.early
         if not early and (swapped or not functions or not asked):
             return HELD
         os.write(out, b"cold\n")
@@ -290,7 +299,7 @@ class Server:
         )
         order = {
             "module": mutant.name.module,
-            "file": mutant.code.co_filename,
+            "file": mutant.file,
             "source": mutant.source,
             "tests": names[:COLD],
         }
