@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
 from types import ModuleType
 
 import pytest
-from attrs import evolve
+from attrs import evolve, fields
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -40,12 +41,22 @@ from servespec.errors import ActionDisabled
 from servespec.events import BlockRemoved, BlockStored
 from servespec.machine import Machine
 from servespec.plan import State
-from servespec.policy import VLLM_0_33, Release, prioritised
+from servespec.policy import (
+    MINIATURE,
+    VLLM_0_33,
+    Policy,
+    Publish,
+    Release,
+    prioritised,
+)
 from servespec.properties import Step, step_of
 from servespec.properties.reports import without_ghosts
 from tests import recordings
 from tests.test_recordings import SIZES
 
+SMALL = Config(
+    num_blocks=9, block_size=2, max_model_len=16, max_num_batched_tokens=8, max_num_seqs=4
+)
 LARGE = {"conv", "nochunk"}
 """Recordings with hundreds of blocks: comparing every state of two engines takes seconds. The
 engine alone does run along them, in tests/test_recordings.py."""
@@ -74,6 +85,45 @@ def test_ref_1_and_ref_2_along_random_programs() -> None:
 def test_ref_1_and_ref_2_along_seeded_walks(seed: int) -> None:
     for walk in range(25):
         Wanderer(1000 * seed + walk, (), following=Refinement).go(50)
+
+
+def choices(axis: str) -> list[Policy]:
+    """vLLM's policy and the miniature, with each value of one axis."""
+    kind = type(getattr(VLLM_0_33, axis))
+    values = list(kind) if issubclass(kind, Enum) else [False, True]
+    return [evolve(base, **{axis: value}) for base in (VLLM_0_33, MINIATURE) for value in values]
+
+
+@pytest.mark.parametrize("axis", [axis.name for axis in fields(Policy)])
+def test_ref_1_and_ref_2_where_one_choice_is_made_each_way(axis: str) -> None:
+    """Walks at random meet a rare choice rarely: here each value of each axis has some."""
+    for policy in choices(axis):
+        for seed in range(2):
+            Wanderer(seed, (), policy=policy, following=Refinement).go(30)
+
+
+SIZED: dict[str, dict[str, int | float]] = {
+    "chunks": {"long_prefill_token_threshold": 2},
+    "watermark": {"watermark": 0.3},
+    "one draft": {"num_speculative_tokens": 1},
+    "drafts": {"num_speculative_tokens": 2, "num_lookahead_tokens": 1},
+    "short texts": {"max_model_len": 5},
+    "small passes": {"max_num_batched_tokens": 3},
+    "one seat": {"max_num_seqs": 1},
+    "long blocks": {"block_size": 5},
+}
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_ref_1_and_ref_2_where_one_size_matters(name: str) -> None:
+    config = evolve(SMALL, **SIZED[name])
+    for policy in (
+        VLLM_0_33,
+        prioritised(VLLM_0_33),
+        evolve(VLLM_0_33, publish=Publish.AFTER_STEP),
+    ):
+        for seed in range(3):
+            Wanderer(seed, (), config, policy, Refinement).go(30)
 
 
 def test_the_walks_go_by_every_short_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,10 +226,6 @@ def test_a_broken_engine_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # --- small stories ------------------------------------------------------------------------------
-
-SMALL = Config(
-    num_blocks=9, block_size=2, max_model_len=16, max_num_batched_tokens=8, max_num_seqs=4
-)
 
 
 def test_a_parent_that_was_evicted_comes_back() -> None:
@@ -286,6 +332,29 @@ def test_what_is_brought_for_who_was_sent_back_is_ignored() -> None:
             Complete((Output("a", (5, 6, 7), (8, 9)),)),
         )
         assert [r.output for r in state.live] == [output]
+
+
+def test_a_discarded_plan_undoes_nothing_for_who_has_left() -> None:
+    """Given a plan of two requests, of which the first has left, or has been sent back; when the
+    plan is discarded, then the second is as before it, and for the first nothing is undone."""
+    machine = Machine(SMALL, evolve(VLLM_0_33, publish=Publish.AFTER_STEP))
+    both = Submit("a", (1, 2, 3), 4), Submit("b", (1, 2, 5), 4), Schedule()
+    (b,) = along(machine, *both, Abort("a"), Discard()).live
+    assert (b.computed, b.table) == (0, ())
+    once = Complete((Output("a", (7,)), Output("b", (8,))))
+    state = along(machine, *both, once, Schedule(), ResetCache(True), Discard())
+    assert [(r.computed, r.table) for r in state.live] == [(0, ()), (0, ())]
+
+
+def test_a_log_that_holds_what_nobody_writes_is_told() -> None:
+    with pytest.raises(LookupError, match="the log holds"):
+        list(events([("burnt", 1)]))
+
+
+def test_a_cache_that_is_cleared_counts_no_evictions() -> None:
+    engine = FastEngine(SMALL, VLLM_0_33)
+    engine.reset_cache(False)
+    assert evicted(engine.log) == 0
 
 
 def test_who_comes_with_the_last_comes_with_nobody_where_nobody_is() -> None:

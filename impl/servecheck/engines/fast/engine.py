@@ -300,7 +300,6 @@ class FastEngine:
         request.computed = request.published = 0
         request.drafts = ()
         request.prefilling = True
-        request.steady = 0
         self._wait(request, preempted=True)
         self.log.append((PREEMPTED, request.id))
 
