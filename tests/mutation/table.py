@@ -57,6 +57,7 @@ PARTS = {
                 "test_block_manager",
                 "test_fast_engine",
                 "test_lockstep",
+                "test_sound",
             ),
         ),
         Part(
@@ -67,15 +68,9 @@ PARTS = {
                 "test_bad_input",
                 "test_chain",
                 "test_drafts",
-                "test_explore",
-                "test_induction",
                 "test_policy",
-                "test_properties",
                 "test_recordings",
-                "test_refining",
-                "test_renaming",
                 "test_rules",
-                "test_trace",
             ),
         ),
         Part(
