@@ -22,7 +22,7 @@ from servecheck.engines.fast.trie import Names
 from servecheck.fuzz.machine import Tally, machine_class
 from servecheck.fuzz.tell import PropertyFell
 from servecheck.fuzz.wander import Wanderer
-from servecheck.lockstep.follow import Follower, follower
+from servecheck.lockstep.follow import EngineFollower, follower
 from servecheck.recording import read_recording
 from servecheck.recording.replay import config_of, policy_of, replay
 from servespec.actions import (
@@ -87,11 +87,14 @@ def test_ref_1_and_ref_2_along_seeded_walks(seed: int) -> None:
         Wanderer(1000 * seed + walk, (), following=Refinement).go(50)
 
 
+WITH: Callable[..., Policy] = evolve
+
+
 def choices(axis: str) -> list[Policy]:
     """vLLM's policy and the miniature, with each value of one axis."""
     kind = type(getattr(VLLM_0_33, axis))
     values = list(kind) if issubclass(kind, Enum) else [False, True]
-    return [evolve(base, **{axis: value}) for base in (VLLM_0_33, MINIATURE) for value in values]
+    return [WITH(base, **{axis: value}) for base in (VLLM_0_33, MINIATURE) for value in values]
 
 
 @pytest.mark.parametrize("axis", [axis.name for axis in fields(Policy)])
@@ -102,28 +105,24 @@ def test_ref_1_and_ref_2_where_one_choice_is_made_each_way(axis: str) -> None:
             Wanderer(seed, (), policy=policy, following=Refinement).go(30)
 
 
-SIZED: dict[str, dict[str, int | float]] = {
-    "chunks": {"long_prefill_token_threshold": 2},
-    "watermark": {"watermark": 0.3},
-    "one draft": {"num_speculative_tokens": 1},
-    "drafts": {"num_speculative_tokens": 2, "num_lookahead_tokens": 1},
-    "short texts": {"max_model_len": 5},
-    "small passes": {"max_num_batched_tokens": 3},
-    "one seat": {"max_num_seqs": 1},
-    "long blocks": {"block_size": 5},
+SIZED = {
+    "chunks": evolve(SMALL, long_prefill_token_threshold=2),
+    "watermark": evolve(SMALL, watermark=0.3),
+    "one draft": evolve(SMALL, num_speculative_tokens=1),
+    "drafts": evolve(SMALL, num_speculative_tokens=2, num_lookahead_tokens=1),
+    "short texts": evolve(SMALL, max_model_len=5),
+    "small passes": evolve(SMALL, max_num_batched_tokens=3),
+    "one seat": evolve(SMALL, max_num_seqs=1),
+    "long blocks": evolve(SMALL, block_size=5),
 }
 
 
 @pytest.mark.parametrize("name", SIZED)
 def test_ref_1_and_ref_2_where_one_size_matters(name: str) -> None:
-    config = evolve(SMALL, **SIZED[name])
-    for policy in (
-        VLLM_0_33,
-        prioritised(VLLM_0_33),
-        evolve(VLLM_0_33, publish=Publish.AFTER_STEP),
-    ):
+    late = evolve(VLLM_0_33, publish=Publish.AFTER_STEP)
+    for policy in (VLLM_0_33, prioritised(VLLM_0_33), late):
         for seed in range(3):
-            Wanderer(seed, (), config, policy, Refinement).go(30)
+            Wanderer(seed, (), SIZED[name], policy, Refinement).go(30)
 
 
 def test_the_walks_go_by_every_short_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,15 +174,15 @@ def test_the_walks_go_by_every_short_cut(monkeypatch: pytest.MonkeyPatch) -> Non
         assert marks[mark] > 3, marks
 
 
-def beside(engine: type[FastLoop] | type[FastCache], machine: Machine) -> Follower:
+def beside(engine: type[FastLoop] | type[FastCache], machine: Machine) -> EngineFollower:
     return follower(engine(machine.config, machine.policy), machine)
 
 
 @pytest.mark.parametrize("engine", [FastLoop, FastCache])
 def test_the_adapters_follow(engine: type[FastLoop] | type[FastCache]) -> None:
-    beside_it: list[Follower] = []
+    beside_it: list[EngineFollower] = []
 
-    def followed(machine: Machine) -> Follower:
+    def followed(machine: Machine) -> EngineFollower:
         beside_it.append(beside(engine, machine))
         return beside_it[-1]
 

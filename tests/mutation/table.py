@@ -66,6 +66,7 @@ PARTS = {
             (
                 WALKS,
                 "test_bad_input",
+                "test_cache_machine",
                 "test_chain",
                 "test_drafts",
                 "test_policy",
