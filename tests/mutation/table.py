@@ -69,6 +69,7 @@ PARTS = {
                 "test_cache_machine",
                 "test_chain",
                 "test_drafts",
+                "test_enabled",
                 "test_policy",
                 "test_recordings",
                 "test_rules",
