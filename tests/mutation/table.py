@@ -70,6 +70,7 @@ PARTS = {
                 "test_chain",
                 "test_drafts",
                 "test_enabled",
+                "test_open",
                 "test_policy",
                 "test_recordings",
                 "test_rules",
