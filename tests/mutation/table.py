@@ -68,6 +68,7 @@ PARTS = {
                 "test_bad_input",
                 "test_cache_machine",
                 "test_chain",
+                "test_choices",
                 "test_drafts",
                 "test_enabled",
                 "test_open",
