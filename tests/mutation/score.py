@@ -155,8 +155,8 @@ by decorators; and it wraps what it changes, so that code that looks at code see
   `require` says, `__repr__`. That is a rule about the form of the code
   (`tests/mutation/mutants.py`).
 * Tests are collected once. A mutant is a fork in which the code of one function is exchanged; it is
-  shown the tests that call that function, the cheapest first, up to the first that fails. The bound
-  is CPU time, and an endless loop counts as noticed.
+  shown the tests that call that function, cheap and close ones and broad ones in turn, up to the
+  first that fails. The bound is CPU time, and an endless loop counts as noticed.
 * A mutant that nothing can tell from the code is *equivalent*; each is explained in
   `tests/mutation/equivalent.toml`. Who survived and is not explained is named in
   `tests/mutation/survivors.jsonl`.

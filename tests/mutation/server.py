@@ -186,7 +186,7 @@ class Server:
         gc.freeze()  # what a fork does not touch, it does not copy
         self.costs = self._measured(session.items)
         items = {item.nodeid: item for item in session.items}
-        order = sorted(self.costs, key=self._rank)
+        by_function: dict[Function, list[str]] = {}
         running: dict[int, tuple[Mutant, int, float]] = {}
 
         def wait() -> None:
@@ -204,7 +204,10 @@ class Server:
             except SyntaxError:
                 continue
             where = key_of(code)[0], mutant.name.function
-            asked = [items[name] for name in order if where in self.costs[name].calls]
+            if where not in by_function:
+                reached = [name for name, cost in self.costs.items() if where in cost.calls]
+                by_function[where] = self._order(reached)
+            asked = [items[name] for name in by_function[where]]
             there = functions.get((*where, mutant.line), [])
             while len(running) >= self.jobs:
                 wait()
@@ -215,10 +218,22 @@ class Server:
             wait()
         return True
 
-    def _rank(self, name: str) -> tuple[float, str]:
-        """Tests that are cheap and call few functions come first: these are about one of them."""
-        cost = self.costs[name]
-        return cost.seconds * len(cost.calls), name
+    def _order(self, names: Sequence[str]) -> list[str]:
+        """Tests in the order in which a mutant is shown them. Half of the time goes to those that
+        are close to it, cheap ones that call few functions; half to those that are broad, and call
+        many for what they cost."""
+        cost = self.costs
+        close = sorted(names, key=lambda n: (-cost[n].seconds * len(cost[n].calls), n))
+        broad = sorted(names, key=lambda n: (-cost[n].seconds / len(cost[n].calls), n))
+        found: dict[str, None] = {}
+        spent = [0.0, 0.0]
+        while close and broad:
+            which = 0 if spent[0] <= spent[1] else 1
+            name = (close, broad)[which].pop()
+            if name not in found:
+                found[name] = None
+                spent[which] += cost[name].seconds
+        return list(found)
 
     def _passes(self, item: pytest.Item) -> bool:
         self.failed = False
@@ -299,7 +314,7 @@ class Server:
 
     def _cold(self, mutant: Mutant, asked: Sequence[pytest.Item]) -> int:
         """Run a mutant in a process that imports the changed module."""
-        names = [item.nodeid for item in asked] or sorted(self.costs, key=self._rank)
+        names = [item.nodeid for item in asked] or self._order(list(self.costs))
         order = {
             "module": mutant.name.module,
             "file": mutant.file,

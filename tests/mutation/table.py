@@ -2,7 +2,7 @@
 
 Theory of operation. A part is a list of modules and the files whose tests may notice a change of
 them. Which of these tests reach a function, and what each costs, is measured before the first
-mutant; a mutant is shown to those that reach its function, the cheapest first. `walks` are checks
+mutant; a mutant is shown to those that reach its function. `walks` are checks
 of the driver's own: what `servecheck fuzz` does, cut into pieces of some milliseconds. `sample` is
 a part of `fast` with tests of its own, small enough to be run by the driver's tests.
 """
