@@ -92,3 +92,34 @@ def test_what_is_no_action_is_told() -> None:
     machine = Machine(SIZES, VLLM_0_33)
     with pytest.raises(ActionDisabled, match="is no action"):
         machine.apply(machine.initial(), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("size", "gamma", "prompt", "longest", "padded"),
+    [
+        (2, 1, (1, 2, 3), 5, True),
+        (2, 1, (1, 2, 3), 4, False),
+        (2, 2, (1, 2, 3), 6, True),
+        (2, 2, (1, 2, 3), 5, False),
+        (1, 1, (1, 2), 4, True),
+        (1, 1, (1, 2), 3, False),
+    ],
+)
+def test_an_admission_with_a_hit_is_padded_where_the_longest_text_leaves_room(
+    size: int, gamma: int, prompt: tuple[int, ...], longest: int, padded: bool
+) -> None:
+    """Given a text of which all but its last token is found, and nobody who runs; then it is padded
+    to 1 + γ where these and one token more do not go beyond the longest text."""
+    sizes = Config(9, size, longest, 8, 4, num_speculative_tokens=gamma)
+    machine = Machine(sizes, VLLM_0_33)
+    state = after(
+        machine,
+        Submit("a", prompt, 1),
+        Schedule(),
+        Complete((Output("a", (7,)),)),
+        Submit("b", prompt, 1),
+        Schedule(),
+    )
+    (entry,) = state.in_flight[0].entries
+    assert entry.start == len(prompt) - 1
+    assert entry.drafts == ((PADDING,) * gamma if padded else ())
