@@ -44,3 +44,5 @@ def test_what_is_pinned_is_of_every_kind() -> None:
     for name, said in pinned().items():
         assert "h" in "".join(said["runs"] + said["spoilt"]), name
         assert "F" in "".join(said["spoilt"] + said["runs"]), name
+        if WATCHED[name].falls:
+            assert "k" in "".join(said["runs"]), name

@@ -1,17 +1,18 @@
 """What each property says of thousands of steps, right ones and spoilt ones, as it was once found.
 
 Theory of operation. A property is code, and may be wrong in what it lets pass as well as in what it
-calls a fall. So its whole answer is pinned: held, vacuous or fallen, a letter a step, on steps that
-come from files: recordings of a real scheduler, traces of known falls, and those spoilt one thing
-at a time (`tests.test_properties`). Runs are asked whole, for what a property remembers of them;
-spoilt steps each by itself. A change of a property shows here as the steps on which it answers
-otherwise. `python -m tests.verdicts` writes the file anew: read the difference before it is kept.
+calls a fall; and so may be what excuses one. So its whole answer is pinned: vacuous, held, fallen
+or known to fall, a letter a step, on steps that come from files: recordings of a real scheduler,
+traces of known falls, and those spoilt one thing at a time (`tests.test_properties`). Runs are asked
+whole, for what a property remembers of them; spoilt steps each by itself. A change of a property
+shows here as the steps on which it answers otherwise. `python -m tests.verdicts` writes the file
+anew: read the difference before it is kept.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -20,10 +21,11 @@ from servecheck.recording import read_recording
 from servecheck.recording.replay import config_of, policy_of, replay
 from servecheck.trace.lasso import WATCHED
 from servecheck.trace.read import read_trace
+from servecheck.watch import Watch
 from servespec.actions import Action
 from servespec.machine import Machine, Transition
 from servespec.plan import State
-from servespec.properties import HELD, VACUOUS, Outcome, Property, Step, step_of
+from servespec.properties import Property, Step, step_of
 from tests.recordings import OWN, prefix
 from tests.test_properties import SPOILS
 from tests.test_recordings import SIZES
@@ -78,27 +80,29 @@ def spoilt() -> tuple[Step, ...]:
     return tuple(found)
 
 
-def letter(outcome: Outcome) -> str:
-    if outcome is VACUOUS:
-        return "-"
-    return "h" if outcome is HELD else "F"
+def letter(watch: Watch) -> Callable[[Step], str]:
+    """What the one property of a watch says of a step: vacuous, holds, falls, or falls and is known
+    to."""
+
+    def said(step: Step) -> str:
+        before = watch.checked.total()
+        for fallen in watch.see_step(step):
+            return "k" if fallen.known else "F"
+        return "h" if watch.checked.total() > before else "-"
+
+    return said
 
 
 def on_runs(asked: Property) -> Iterator[str]:
     """What a property says of each run, from its start."""
     for run in runs():
-        monitor, said = asked.start(run[0].machine, run[0].before), ""
-        for step in run:
-            monitor, outcome = monitor.after(step)
-            said += letter(outcome)
-        yield said
+        watch = Watch(run[0].machine, run[0].before, (asked,))
+        yield "".join(map(letter(watch), run))
 
 
 def on_spoilt(asked: Property) -> str:
     """What a property says of each spoilt step."""
-    return "".join(
-        letter(asked.start(step.machine, step.before).after(step)[1]) for step in spoilt()
-    )
+    return "".join(letter(Watch(s.machine, s.before, (asked,)))(s) for s in spoilt())
 
 
 def verdicts(name: str) -> dict[str, list[str]]:

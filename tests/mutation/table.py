@@ -83,9 +83,7 @@ PARTS = {
             "properties",
             (f"{SPEC}/properties/*.py",),
             (
-                WALKS,
                 "test_lasso",
-                "test_properties",
                 "test_verdicts",
             ),
         ),
