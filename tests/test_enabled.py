@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 
 from servespec.actions import Abort, Action, Complete, Discard, Output, ResetCache, Schedule, Submit
 from servespec.config import Config
 from servespec.errors import ActionDisabled
-from servespec.machine import Machine, Universe
+from servespec.machine import Machine, Universe, fits_alone
 from servespec.plan import PADDING, State
 from servespec.policy import STATIC, VLLM_0_33
 
@@ -123,3 +124,15 @@ def test_an_admission_with_a_hit_is_padded_where_the_longest_text_leaves_room(
     (entry,) = state.in_flight[0].entries
     assert entry.start == len(prompt) - 1
     assert entry.drafts == ((PADDING,) * gamma if padded else ())
+
+
+def test_a_request_fits_alone_if_its_longest_text_but_one_token_does() -> None:
+    """Given texts of six tokens at most, in blocks of two; then a request that fills one needs three
+    blocks, since five tokens are computed: two are too few. A shorter one needs two."""
+    for blocks, max_tokens, fits in ((3, 9, False), (4, 9, True), (3, 1, True)):
+        machine = Machine(Config(blocks, 2, 6, 8, 2), VLLM_0_33)
+        assert fits_alone(machine, Submit("a", (1, 2, 3, 4), max_tokens)) is fits
+    unchunked = evolve(VLLM_0_33, chunked_prefill=False)
+    for budget, fits in ((4, False), (5, True)):
+        machine = Machine(Config(4, 2, 6, budget, 2), unchunked)
+        assert fits_alone(machine, Submit("a", (1, 2, 3, 4), 9)) is fits
