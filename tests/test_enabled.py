@@ -127,8 +127,9 @@ def test_an_admission_with_a_hit_is_padded_where_the_longest_text_leaves_room(
 
 
 def test_a_request_fits_alone_if_its_longest_text_but_one_token_does() -> None:
-    """Given texts of six tokens at most, in blocks of two; then a request that fills one needs three
-    blocks, since five tokens are computed: two are too few. A shorter one needs two."""
+    """Given texts of six tokens at most, in blocks of two; then a request that fills one needs
+    three blocks, since five tokens are computed: two are too few. A shorter one needs two. Where
+    prompts are not cut, all five must fit into one pass: it may be sent back at that length."""
     for blocks, max_tokens, fits in ((3, 9, False), (4, 9, True), (3, 1, True)):
         machine = Machine(Config(blocks, 2, 6, 8, 2), VLLM_0_33)
         assert fits_alone(machine, Submit("a", (1, 2, 3, 4), max_tokens)) is fits
