@@ -5,16 +5,18 @@
 #   TEST_ARGS=...  more arguments for pytest; TEST_JOBS=0 runs it in one process
 #   TORCH_ARGS=... more arguments for pip when it installs torch; VLLM_ARGS=... for the walks
 #   ZOO_ARGS=...   more arguments for `servecheck zoo`; NIGHT_JOBS=... processes of a night (default: 2)
+#   PART=...      what `make mutants` mutates: fast, rules, properties or theory; MUTANTS_ARGS=...
 #   LOCK_ARGS=...  more arguments for `uv pip compile`, such as --upgrade
 
 BIN       := .venv/bin
 TEST_JOBS ?= auto
 NIGHT_JOBS ?= 2
+PART      ?= fast
 UV        ?= uv
 
 .NOTPARALLEL:
-.PHONY: help setup fuzz test types lint format docs bench engines vllm check lock clean \
-        zoo nightly night-zoo night-walks night-recordings night-tests
+.PHONY: help setup fuzz test types lint format docs bench mutants engines vllm check lock clean \
+        zoo nightly night-zoo night-walks night-recordings night-tests night-mutants
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -82,6 +84,16 @@ bench: setup ## measure the speed; beside vLLM where `make engines` has built it
 	@if test -x .engines/vllm/bin/python; then \
 	  PYTHONPATH=spec:impl:. .engines/vllm/bin/python -m benchmarks.beside_vllm; fi
 
+# mutmut is not in the lock: nobody else needs it. What it wants of it stands in pyproject.toml. A run
+# goes on where it was stopped, until the code is another: `rm .mutants/fast.*` begins anew.
+mutants: setup ## change the code in one place at a time, and see which tests notice
+	@$(BIN)/python -c 'import mutmut' 2>/dev/null || PIP_USER=0 $(BIN)/python -m pip \
+	  --disable-pip-version-check --no-input -qq install $$($(BIN)/python -c 'import tomllib; \
+	  print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["mutation"])')
+	@mkdir -p .mutants
+	@PYTHONPATH=. nice $(BIN)/python -m tests.mutation --part $(PART) --resume .mutants/$(PART).jsonl \
+	  $(MUTANTS_ARGS)
+
 # torch is taken from where pip takes it, with CUDA on Linux; TORCH_ARGS can name an index of builds
 # without. The stamp is written last, as in `setup`.
 engines: setup ## make .engines/vllm, vLLM 0.33.0 beside servecheck; 2 GB or more
@@ -111,7 +123,7 @@ zoo: setup ## make the rows of docs/zoo.md and traces/zoo anew as far as they ar
 # Each part is run, whatever became of those before it; what failed is told at the end.
 nightly: setup ## all that takes hours: zoo, long campaign, recordings, long tests, mutants
 	@$(MAKE) --keep-going --no-print-directory \
-	  night-zoo night-walks night-recordings night-tests mutants
+	  night-zoo night-walks night-recordings night-tests night-mutants
 
 night-zoo: setup
 	@$(BIN)/servecheck zoo --seeds 10 --jobs $(NIGHT_JOBS) $(ZOO_ARGS)
@@ -128,6 +140,9 @@ night-recordings: setup
 night-tests: setup
 	@SERVECHECK_SLOW=1 $(BIN)/pytest -n $(NIGHT_JOBS) $(TEST_ARGS)
 
+night-mutants: setup
+	@for part in fast rules properties theory; do $(MAKE) --no-print-directory mutants PART=$$part; done
+
 check: lint types test ## all that CI runs
 
 lock: ## make requirements.lock anew from pyproject.toml; needs uv
@@ -136,5 +151,5 @@ lock: ## make requirements.lock anew from pyproject.toml; needs uv
 	  --group dev --custom-compile-command "make lock" $(LOCK_ARGS) -o requirements.lock pyproject.toml
 
 clean: ## remove .venv, caches and builds
-	@rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache dist
+	@rm -rf .venv .mutants .hypothesis .mypy_cache .pytest_cache .ruff_cache dist
 	@find spec impl tests -name __pycache__ -prune -exec rm -rf {} +

@@ -103,7 +103,9 @@ def test_a_size_that_may_be_nothing_is_a_whole_number(name: str, value: object) 
 
 
 @pytest.mark.parametrize(
-    "value", [-0.1, -1, 1, 1.0, 1.5, True, INFINITY, -INFINITY, NAN, 10**400], ids=in_short
+    "value",
+    [-0.1, -1, 1, 1.0, 1.5, True, False, "0", None, INFINITY, -INFINITY, NAN, 10**400],
+    ids=in_short,
 )
 def test_the_watermark_is_a_part(value: object) -> None:
     said = complaint(ConfigError, lambda: config(watermark=value))
@@ -119,6 +121,11 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
         {"num_speculative_tokens": 8},
         "max_num_batched_tokens",
         "8 cannot hold one token and its 8 drafts: needs ≥ 9",
+    ),
+    (
+        {"num_speculative_tokens": 2, "long_prefill_token_threshold": 1},
+        "long_prefill_token_threshold",
+        "1 cuts one token and its 2 drafts: needs 0 or ≥ 3",
     ),
     (
         {"num_speculative_tokens": 2, "long_prefill_token_threshold": 2},
@@ -247,6 +254,21 @@ def test_a_request_must_be_allowed_some_output(max_tokens: int) -> None:
 def test_a_request_must_have_a_prompt() -> None:
     said = complaint(RequestError, lambda: Submit("a", (), 1))
     assert said == ("request 'a'", "the prompt is empty", "give at least one token")
+
+
+def test_a_request_is_named_by_a_text() -> None:
+    said = complaint(RequestError, lambda: Submit(7, (1,), 1))  # type: ignore[arg-type]
+    assert said == ("request 7", "its id is no text", "name it by a text")
+
+
+@pytest.mark.parametrize(("priority", "namespace"), [("high", PUBLIC), (0, "a"), (None, None)])
+def test_a_request_has_a_priority_and_a_namespace(priority: Any, namespace: Any) -> None:
+    said = complaint(RequestError, lambda: Submit("a", (1,), 1, namespace, priority))
+    assert said == (
+        "request 'a'",
+        f"priority is {priority!r}, namespace {namespace!r}",
+        "give a whole number and a Namespace",
+    )
 
 
 def test_a_request_must_stay_one() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
 from types import ModuleType
 
 import pytest
-from attrs import evolve
+from attrs import evolve, fields
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -21,22 +22,41 @@ from servecheck.engines.fast.trie import Names
 from servecheck.fuzz.machine import Tally, machine_class
 from servecheck.fuzz.tell import PropertyFell
 from servecheck.fuzz.wander import Wanderer
-from servecheck.lockstep.follow import Follower, follower
+from servecheck.lockstep.follow import EngineFollower, follower
 from servecheck.recording import read_recording
 from servecheck.recording.replay import config_of, policy_of, replay
-from servespec.actions import Abort, Complete, Discard, Output, Schedule, Submit
+from servespec.actions import (
+    Abort,
+    Action,
+    Complete,
+    Discard,
+    Output,
+    ResetCache,
+    Schedule,
+    Submit,
+)
 from servespec.chain import PUBLIC, Namespace, Tokens, keys
 from servespec.config import Config
 from servespec.errors import ActionDisabled
 from servespec.events import BlockRemoved, BlockStored
 from servespec.machine import Machine
 from servespec.plan import State
-from servespec.policy import VLLM_0_33
+from servespec.policy import (
+    MINIATURE,
+    VLLM_0_33,
+    Policy,
+    Publish,
+    Release,
+    prioritised,
+)
 from servespec.properties import Step, step_of
 from servespec.properties.reports import without_ghosts
 from tests import recordings
 from tests.test_recordings import SIZES
 
+SMALL = Config(
+    num_blocks=9, block_size=2, max_model_len=16, max_num_batched_tokens=8, max_num_seqs=4
+)
 LARGE = {"conv", "nochunk"}
 """Recordings with hundreds of blocks: comparing every state of two engines takes seconds. The
 engine alone does run along them, in tests/test_recordings.py."""
@@ -65,6 +85,44 @@ def test_ref_1_and_ref_2_along_random_programs() -> None:
 def test_ref_1_and_ref_2_along_seeded_walks(seed: int) -> None:
     for walk in range(25):
         Wanderer(1000 * seed + walk, (), following=Refinement).go(50)
+
+
+WITH: Callable[..., Policy] = evolve
+
+
+def choices(axis: str) -> list[Policy]:
+    """vLLM's policy and the miniature, with each value of one axis."""
+    kind = type(getattr(VLLM_0_33, axis))
+    values = list(kind) if issubclass(kind, Enum) else [False, True]
+    return [WITH(base, **{axis: value}) for base in (VLLM_0_33, MINIATURE) for value in values]
+
+
+@pytest.mark.parametrize("axis", [axis.name for axis in fields(Policy)])
+def test_ref_1_and_ref_2_where_one_choice_is_made_each_way(axis: str) -> None:
+    """Walks at random meet a rare choice rarely: here each value of each axis has some."""
+    for policy in choices(axis):
+        for seed in range(2):
+            Wanderer(seed, (), policy=policy, following=Refinement).go(30)
+
+
+SIZED = {
+    "chunks": evolve(SMALL, long_prefill_token_threshold=2),
+    "watermark": evolve(SMALL, watermark=0.3),
+    "one draft": evolve(SMALL, num_speculative_tokens=1),
+    "drafts": evolve(SMALL, num_speculative_tokens=2, num_lookahead_tokens=1),
+    "short texts": evolve(SMALL, max_model_len=5),
+    "small passes": evolve(SMALL, max_num_batched_tokens=3),
+    "one seat": evolve(SMALL, max_num_seqs=1),
+    "long blocks": evolve(SMALL, block_size=5),
+}
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_ref_1_and_ref_2_where_one_size_matters(name: str) -> None:
+    late = evolve(VLLM_0_33, publish=Publish.AFTER_STEP)
+    for policy in (VLLM_0_33, prioritised(VLLM_0_33), late):
+        for seed in range(3):
+            Wanderer(seed, (), SIZED[name], policy, Refinement).go(30)
 
 
 def test_the_walks_go_by_every_short_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,14 +174,23 @@ def test_the_walks_go_by_every_short_cut(monkeypatch: pytest.MonkeyPatch) -> Non
         assert marks[mark] > 3, marks
 
 
-def beside(engine: type[FastLoop] | type[FastCache], machine: Machine) -> Follower:
+def beside(engine: type[FastLoop] | type[FastCache], machine: Machine) -> EngineFollower:
     return follower(engine(machine.config, machine.policy), machine)
 
 
 @pytest.mark.parametrize("engine", [FastLoop, FastCache])
 def test_the_adapters_follow(engine: type[FastLoop] | type[FastCache]) -> None:
+    beside_it: list[EngineFollower] = []
+
+    def followed(machine: Machine) -> EngineFollower:
+        beside_it.append(beside(engine, machine))
+        return beside_it[-1]
+
     for seed in range(25):
-        Wanderer(seed, (), following=lambda machine: beside(engine, machine)).go(50)
+        Wanderer(seed, (), following=followed).go(50)
+    assert [f.comparison.unseen for f in beside_it if f.comparison.unseen] == [], (
+        "what an adapter does not tell is not compared: these tell everything"
+    )
 
 
 @pytest.mark.parametrize("name", sorted(SIZES.keys() - LARGE))
@@ -158,10 +225,6 @@ def test_a_broken_engine_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # --- small stories ------------------------------------------------------------------------------
-
-SMALL = Config(
-    num_blocks=9, block_size=2, max_model_len=16, max_num_batched_tokens=8, max_num_seqs=4
-)
 
 
 def test_a_parent_that_was_evicted_comes_back() -> None:
@@ -211,14 +274,98 @@ def test_an_engine_of_a_state_is_in_that_state() -> None:
     machine = Machine(SMALL, VLLM_0_33)
     state = machine.initial()
     for action in (
-        Submit("a", (1, 2, 3), 4),
+        Submit("a", (1, 2, 3), 4, Namespace(salt="s")),
         Submit("b", (1, 2, 5), 4),
         Schedule(),
         Abort("a"),
     ):
         state = machine.apply(state, action).state
+    assert [(e.namespace.salt, e.cancelled) for e in state.in_flight[0].entries] == [
+        ("s", True),
+        (None, False),
+    ]
     bare = without_ghosts(state)
     assert abstraction(from_state(SMALL, VLLM_0_33, bare)) == bare
+
+
+def along(machine: Machine, *actions: Action) -> State:
+    """The state after these actions, with the engines beside the machine."""
+    engines, state = Refinement(machine, fresh=1), machine.initial()
+    for action in actions:
+        step = step_of(machine, state, action, machine.apply(state, action))
+        engines.follow(step)
+        state = step.after
+    return state
+
+
+DRAFTING = evolve(SMALL, num_speculative_tokens=2)
+
+
+def test_what_is_brought_for_who_has_left_is_ignored() -> None:
+    """Given a plan of two requests; when the first leaves, and the model answers for both, then the
+    first has no output, whoever has its id by then."""
+    state = along(
+        Machine(SMALL, VLLM_0_33),
+        Submit("a", (1, 2, 3), 4),
+        Submit("b", (1, 2, 5), 4),
+        Schedule(),
+        Abort("a"),
+        Submit("a", (1, 2, 3), 4),
+        Complete((Output("a", (7,)), Output("b", (8,)))),
+    )
+    assert {r.id: r.output for r in state.live} == {"a": (), "b": (8,)}
+
+
+def test_what_is_brought_for_who_was_sent_back_is_ignored() -> None:
+    """Given a plan in flight of one that decodes; when a reset sends it back, and the model answers
+    with tokens and drafts, then it waits with neither. Where its blocks are held until the step is
+    done, the reset is refused, and the answer counts."""
+    for release, output in ((Release.AT_ONCE, (4,)), (Release.DEFERRED, (4, 5, 6, 7))):
+        state = along(
+            Machine(DRAFTING, evolve(VLLM_0_33, release=release)),
+            Submit("a", (1, 2, 3), 6),
+            Schedule(),
+            Complete((Output("a", (4,), (5, 6)),)),
+            Schedule(),
+            ResetCache(True),
+            Complete((Output("a", (5, 6, 7), (8, 9)),)),
+        )
+        assert [r.output for r in state.live] == [output]
+
+
+def test_a_discarded_plan_undoes_nothing_for_who_has_left() -> None:
+    """Given a plan of two requests, of which the first has left, or has been sent back; when the
+    plan is discarded, then the second is as before it, and for the first nothing is undone."""
+    machine = Machine(SMALL, evolve(VLLM_0_33, publish=Publish.AFTER_STEP))
+    both = Submit("a", (1, 2, 3), 4), Submit("b", (1, 2, 5), 4), Schedule()
+    (b,) = along(machine, *both, Abort("a"), Discard()).live
+    assert (b.computed, b.table) == (0, ())
+    once = Complete((Output("a", (7,)), Output("b", (8,))))
+    state = along(machine, *both, once, Schedule(), ResetCache(True), Discard())
+    assert [(r.computed, r.table) for r in state.live] == [(0, ()), (0, ())]
+
+
+def test_a_log_that_holds_what_nobody_writes_is_told() -> None:
+    with pytest.raises(LookupError, match="the log holds"):
+        list(events([("burnt", 1)]))
+
+
+def test_a_cache_that_is_cleared_counts_no_evictions() -> None:
+    engine = FastEngine(SMALL, VLLM_0_33)
+    engine.reset_cache(False)
+    assert evicted(engine.log) == 0
+
+
+def test_who_comes_with_the_last_comes_with_nobody_where_nobody_is() -> None:
+    """Given an engine where nobody lives; when a request comes at the moment of the last arrival,
+    then it is the first, and the next one comes behind it."""
+    state = along(
+        Machine(SMALL, prioritised(VLLM_0_33)),
+        Submit("b", (1,), 4, with_last=True),
+        Submit("a", (2,), 4, with_last=True),
+        Submit("c", (3,), 4),
+    )
+    assert [(r.id, r.arrival) for r in state.waiting] == [("a", 0), ("b", 0), ("c", 1)]
 
 
 def test_a_prompt_of_131072_tokens() -> None:

@@ -6,7 +6,6 @@ from servecheck.engines.fast.plan import FastPlan, FastPlanned
 from servespec.actions import Output
 from servespec.chain import Tokens
 from servespec.errors import require
-from servespec.plan import PADDING
 
 
 def by_request(plan: FastPlan, outputs: tuple[Output, ...], gamma: int) -> dict[str, Output]:
@@ -50,9 +49,9 @@ def check_tokens(plan: FastPlan, entry: FastPlanned, tokens: Tokens) -> None:
     )
     accepted = tokens[:-1]
     if accepted:
-        padded = entry.drafts[0:1] == (PADDING,)
+        # Padding is no token id, so nobody can accept it.
         require(
-            not padded and accepted == entry.drafts[: len(accepted)],
+            accepted == entry.drafts[: len(accepted)],
             "Complete",
             f"request {entry.request.id!r} accepts {accepted} of drafts {entry.drafts}",
             "accepted drafts are the first ones, and one token follows",

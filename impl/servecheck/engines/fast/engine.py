@@ -29,7 +29,7 @@ from servespec.config import Config, usable_blocks
 from servespec.errors import ActionDisabled, require
 from servespec.events import Event, Reason
 from servespec.machine import Machine, refused
-from servespec.policy import Admission, Batching, Memory, Policy, Publish, Sharing
+from servespec.policy import Policy, Publish, Sharing
 
 
 class FastEngine:
@@ -65,9 +65,6 @@ class FastEngine:
         # Published at scheduling, and without drafts, nothing is left to publish afterwards.
         self.late = not self.early or config.num_speculative_tokens > 0
         self.cap = choose.running_cap(policy, config.max_model_len)
-        self.reserves = policy.memory is Memory.RESERVED
-        self.promises = policy.admission is Admission.WHOLE_REQUEST
-        self.static = policy.batching is Batching.STATIC
         self.phases = choose.phases(policy)
         self.gamma = config.num_speculative_tokens
         self.ahead = config.num_lookahead_tokens
@@ -178,7 +175,7 @@ class FastEngine:
                     text += tokens
                     continue
                 drafts = entry.drafts if entry is not None else ()
-                if request.stop or drafts or len(tokens) > 1:
+                if request.stop or drafts:
                     tokens, reason = self._until_end(request, drafts, tokens)
                 elif len(text) + 1 >= request.limit:
                     reason = Reason.LENGTH
@@ -303,7 +300,6 @@ class FastEngine:
         request.computed = request.published = 0
         request.drafts = ()
         request.prefilling = True
-        request.steady = 0
         self._wait(request, preempted=True)
         self.log.append((PREEMPTED, request.id))
 

@@ -19,12 +19,14 @@ from servespec.policy import Policy
 class _Text:
     __slots__ = ("edge", "names", "namespace", "table", "tokens")
 
-    def __init__(self, namespace: Namespace, tokens: list[int]) -> None:
+    def __init__(
+        self, namespace: Namespace, tokens: list[int], names: Names, table: list[int], edge: int
+    ) -> None:
         self.namespace = namespace
         self.tokens = tokens
-        self.names = Names()
-        self.table: list[int] = []
-        self.edge = 0
+        self.names = names
+        self.table = table
+        self.edge = edge
         """Length at which the last block is full."""
 
 
@@ -40,18 +42,17 @@ class BlockManager:
 
     def begin(self, text_id: str, prompt: Tokens, namespace: Namespace = PUBLIC) -> int | None:
         """Hold blocks for a prompt: how many of its tokens were cached; None for want of room."""
-        text, pool, size = _Text(namespace, list(prompt)), self.pool, self.size
-        pool.trie.extend(text.names, namespace, text.tokens, size)
-        hits = pool.match(text.names, choose.hit_limit(self.policy, len(prompt), size))
-        new = -(-len(prompt) // size) - len(hits)
+        tokens, names, pool, size = list(prompt), Names(), self.pool, self.size
+        pool.trie.extend(names, namespace, tokens, size)
+        hits = pool.match(names, choose.hit_limit(self.policy, len(tokens), size))
+        new = -(-len(tokens) // size) - len(hits)
         if new + pool.idle(hits) > pool.free:
-            pool.trie.drop(text.names)
+            pool.trie.drop(names)
             return None
         pool.acquire(hits)
-        text.table = hits + pool.extend(new)
-        pool.publish(text.table, text.names, len(hits), text.names.count)
-        text.edge = len(text.table) * size
-        self.texts[text_id] = text
+        table = hits + pool.extend(new)
+        pool.publish(table, names, len(hits), names.count)
+        self.texts[text_id] = _Text(namespace, tokens, names, table, len(table) * size)
         return len(hits) * size
 
     def grow(self, text_id: str, token: int) -> bool:

@@ -155,7 +155,7 @@ class Pass:
         e = self.e
         if choose.shut_by_preemption(e.policy, self.preempted):
             return Reason.PREEMPTION
-        if e.static and choose.shut_by_batch(e.policy, self.running_at_start):
+        if choose.shut_by_batch(e.policy, self.running_at_start):
             return Reason.BATCH
         if self.left == 0:
             return Reason.NO_TOKENS
@@ -222,8 +222,6 @@ class Pass:
 
     def promised(self) -> int:
         e = self.e
-        if not e.promises:
-            return 0
         return choose.promised(
             e.policy,
             (

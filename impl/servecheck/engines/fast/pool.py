@@ -47,7 +47,6 @@ class FastPool:
         self.to_head = policy.unhashed is Unhashed.TO_HEAD
         self.next = [0] * (config.num_blocks + 1)
         self.before = [0] * (config.num_blocks + 1)
-        self.free = 0
         self.refill(range(self.first, config.num_blocks))
 
     def refill(self, order: Sequence[int]) -> None:
