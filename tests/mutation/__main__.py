@@ -8,17 +8,22 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.mutation.mutants import Mutant, mutants_of
 from tests.mutation.profile import register
 from tests.mutation.rows import SURVIVED, Row, read_rows
 from tests.mutation.score import PAGE, keep, page, read_equivalent, scored
 from tests.mutation.server import Recorder, Server
 from tests.mutation.table import PARTS, ROOT, Part
 
+if TYPE_CHECKING:
+    from tests.mutation.mutants import Mutant
+
+NEEDS = "error: mutmut is not installed; `make mutants` installs it, or: pip install --group mutation"
 FLAGS = ("-s", "-q", "--tb=native", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:xdist")
 
 
@@ -39,6 +44,8 @@ def arguments() -> argparse.Namespace:
 
 def made(part: Part, module: str | None) -> list[Mutant]:
     """The mutants of a part, in the order of its modules."""
+    from tests.mutation.mutants import mutants_of
+
     return [
         mutant
         for name, file in part.modules()
@@ -52,6 +59,9 @@ def main() -> int:
     if given.page:
         PAGE.write_text(page(), encoding="utf-8")
         return 0
+    if find_spec("mutmut") is None:
+        print(NEEDS, file=sys.stderr)
+        return 2
     part = PARTS[given.part]
     began = time.monotonic()
     mutants = made(part, given.module)

@@ -29,13 +29,16 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
+from typing import TYPE_CHECKING
 
 import pytest
 from attrs import define, field, frozen
 
-from tests.mutation.mutants import Mutant
 from tests.mutation.rows import KILLED, SURVIVED, TIMEOUT, Row
 from tests.mutation.table import ROOT
+
+if TYPE_CHECKING:
+    from tests.mutation.mutants import Mutant
 
 Function = tuple[str, str]
 """File, from the root of the repository, and qualified name."""

@@ -70,6 +70,7 @@ PARTS = {
                 "test_cache_machine",
                 "test_chain",
                 "test_choices",
+                "test_content",
                 "test_document",
                 "test_drafts",
                 "test_enabled",
