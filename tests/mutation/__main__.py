@@ -23,7 +23,9 @@ from tests.mutation.table import PARTS, ROOT, Part
 if TYPE_CHECKING:
     from tests.mutation.mutants import Mutant
 
-NEEDS = "error: mutmut is not installed; `make mutants` installs it, or: pip install --group mutation"
+NEEDS = (
+    "error: mutmut is not installed; `make mutants` installs it, or: pip install --group mutation"
+)
 FLAGS = ("-s", "-q", "--tb=native", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:xdist")
 
 

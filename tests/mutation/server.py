@@ -53,6 +53,8 @@ MEMORY = 2 << 30
 """Bytes a mutant may take beyond what the server has."""
 COLD = 40
 """Tests that a mutant is shown in a process of its own, the cheapest."""
+KEPT = 20.0
+"""Seconds after which costs that were measured are written: there may be megabytes of them."""
 HELD, FAILED, STUCK = 0, 1, 2
 """Exit codes of forks."""
 
@@ -249,6 +251,7 @@ class Server:
         if self.known is not None and self.known.exists():
             known = json.loads(self.known.read_text(encoding="utf-8"))
         hashes: dict[Path, str] = {}
+        kept = time.monotonic()
         found: dict[str, Cost] = {}
         for item in items:
             if item.path not in hashes:
@@ -262,12 +265,19 @@ class Server:
                 shutil.rmtree(_room(pid), ignore_errors=True)
                 entry = [hashes[item.path], *json.loads(said or "[-1, []]")]
                 known[item.nodeid] = entry
-                if self.known is not None:
-                    self.known.write_text(json.dumps(known), encoding="utf-8")
+                if time.monotonic() - kept > KEPT:
+                    self._keep(known)
+                    kept = time.monotonic()
             _, seconds, calls = entry
             if isinstance(seconds, int | float) and seconds >= 0 and isinstance(calls, list):
                 found[item.nodeid] = Cost(seconds, frozenset((f, q) for f, q in calls))
+        self._keep(known)
         return found
+
+    def _keep(self, costs: dict[str, list[object]]) -> None:
+        """Write costs for the next run, which may come before this one is done."""
+        if self.known is not None:
+            self.known.write_text(json.dumps(costs), encoding="utf-8")
 
     def _measure(self, item: pytest.Item, out: int) -> int:
         limited(LONGEST)

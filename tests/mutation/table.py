@@ -56,9 +56,12 @@ PARTS = {
                 WALKS,
                 "test_block_manager",
                 "test_fast_engine",
+                "test_fast_stories",
                 "test_lockstep",
                 "test_promises",
+                "test_refinement",
                 "test_sound",
+                "test_trie",
             ),
         ),
         Part(
