@@ -217,6 +217,11 @@ def text(pool: FastPool, *tokens: int) -> Names:
     return names
 
 
+def publish_what_was_let_go(pool: FastPool) -> None:
+    pool.release([1])
+    pool.publish([1], text(pool, 5, 6), 0, 1)
+
+
 ONCE = "free or published", "publish each block once"
 POOL_MISUSES: dict[str, tuple[Callable[[FastPool], object], tuple[str, str, str]]] = {
     "publish a free block": (
@@ -228,7 +233,7 @@ POOL_MISUSES: dict[str, tuple[Callable[[FastPool], object], tuple[str, str, str]
         ("publish", f"block 1 is {ONCE[0]}", ONCE[1]),
     ),
     "publish a block that is cached and free": (
-        lambda pool: (pool.release([1]), pool.publish([1], text(pool, 5, 6), 0, 1)),
+        publish_what_was_let_go,
         ("publish", f"block 1 is {ONCE[0]}", ONCE[1]),
     ),
     "release a free block": (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from attrs import evolve
 
-from servecheck.engines.fast import refine
+from servecheck.engines.fast.abstraction import from_state
 from servecheck.engines.fast.engine import FastEngine
 from servecheck.engines.fast.refine import PARTS, Refinement, unsound
 from servecheck.engines.fast.text import Text
@@ -63,13 +63,12 @@ def test_a_new_young_engine_is_built_every_few_actions(monkeypatch: pytest.Monke
     """Given one that builds an engine every third action; then it does before the first, the fourth
     and the seventh, from the state that is there."""
     built: list[State] = []
-    from_state = refine.from_state
 
     def build(config: Config, policy: Policy, state: State) -> FastEngine:
         built.append(state)
         return from_state(config, policy, state)
 
-    monkeypatch.setattr(refine, "from_state", build)
+    monkeypatch.setattr("servecheck.engines.fast.refine.from_state", build)
     engines = Refinement(MACHINE, fresh=3)
     state, after = MACHINE.initial(), []
     for action in (*PROGRAM, BOTH, Schedule()):
