@@ -28,6 +28,7 @@ from servespec.policy import (
     Release,
     StepMix,
     Victim,
+    prioritised,
 )
 from servespec.properties import step_of
 from tests import test_policy, test_rules
@@ -103,12 +104,17 @@ def test_the_engine_refuses_what_the_machine_refuses_in_the_same_words(misuse: M
 
 def along(machine: Machine, *actions: Action) -> tuple[State, Refinement]:
     """The state after these actions, and the engines beside the machine."""
-    engines, state = Refinement(machine), machine.initial()
+    engines = Refinement(machine)
+    return followed(engines, machine.initial(), *actions), engines
+
+
+def followed(engines: Refinement, state: State, *actions: Action) -> State:
+    """The state after these actions, which the engines have followed."""
     for action in actions:
-        step = step_of(machine, state, action, machine.apply(state, action))
-        engines.follow(step)
-        state = step.after
-    return state, engines
+        moved = engines.machine.apply(state, action)
+        engines.follow(step_of(engines.machine, state, action, moved))
+        state = moved.state
+    return state
 
 
 # --- passes ------------------------------------------------------------------------------------
@@ -145,6 +151,42 @@ def test_what_is_promised_is_promised_in_whole_blocks() -> None:
     state, _ = along(Machine(sizes, whole), *submits, Schedule())
     assert [r.id for r in state.running] == ["a", "b"]
     assert len(state.pool.free) == 7
+
+
+def test_who_gives_way_unscheduled_gives_no_token_back() -> None:
+    """Given three tokens a pass, and a, b and c that decode, b with two drafts; when a needs a
+    block and c gives way for it, then b, behind a, gets the two tokens that are left."""
+    sizes = Config(4, 4, 16, 3, 4, num_speculative_tokens=2)
+    three = Submit("a", (1, 1, 1, 1), 9), Submit("b", (2,), 9), Submit("c", (3,), 9)
+    whole = Complete((Output("a", (7,)), Output("b", (7,), (8, 9)), Output("c", (7,))))
+    state, _ = along(
+        Machine(sizes, VLLM_0_33), *three, Schedule(), Complete(), Schedule(), whole, Schedule()
+    )
+    assert [(e.id, len(e.tokens)) for e in state.in_flight[0].entries] == [("a", 1), ("b", 2)]
+
+
+@pytest.mark.parametrize(("prompt", "counted"), [(9, True), (13, False)])
+def test_who_gives_way_after_it_was_planned_gives_its_token_back(
+    prompt: int, counted: bool
+) -> None:
+    """Given eight tokens a pass; low, of the worst priority, decodes, high needs a block, and mid
+    is in its prompt. Low is planned first, with one token, in passing or, where that fills a block,
+    with an entry of its own; it gives way to high, and mid gets seven tokens: all but high's."""
+    policy = evolve(prioritised(VLLM_0_33), admission=Admission.STEP)
+    low = Submit("low", (1,) * prompt, 9, priority=2), Schedule(), Complete(), Schedule()
+    high = Submit("high", (2,) * 8, 9, priority=0), Schedule()
+    mid = Submit("mid", (3,) * 20, 9, priority=1), Schedule()
+    state, engines = along(
+        Machine(Config(5, 8, 32, 8, 4), policy),
+        *(*low, Complete((Output("low", (7,)),))),
+        *(*high, Complete((Output("low", (7,)),))),
+        *(*mid, Complete((Output("low", (7,)), Output("high", (7,))))),
+    )
+    assert {r.id: r.computed for r in state.running} == {"low": prompt + 2, "high": 8, "mid": 6}
+    request = engines.old.requests["low"]
+    assert (request.computed < request.steady) == counted
+    state = followed(engines, state, Schedule())
+    assert [(e.id, len(e.tokens)) for e in state.in_flight[0].entries] == [("high", 1), ("mid", 7)]
 
 
 # --- who leaves while a plan is in flight --------------------------------------------------
