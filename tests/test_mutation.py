@@ -117,6 +117,7 @@ def test_it_kills_and_an_equivalent_mutant_survives(tmp_path: Path) -> None:
     assert all(found[name].by.startswith("tests/test_block_manager.py::") for name in noticed)
     again = subprocess.run(command, cwd=ROOT, env=env, check=True, capture_output=True, text=True)
     assert ", 0 to run," in again.stderr
+    assert again.stderr.splitlines()[-1] == "0 killed, 0 timeout, 0 survived"
     assert len(list(read_rows(rows))) == len(found)
 
 

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import time
+from collections import Counter
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.mutation.profile import register
-from tests.mutation.rows import SURVIVED, Row, read_rows
+from tests.mutation.rows import KILLED, SURVIVED, TIMEOUT, Row, read_rows
 from tests.mutation.score import PAGE, keep, page, read_equivalent, scored
 from tests.mutation.server import Recorder, Server
 from tests.mutation.table import PARTS, ROOT, Part
@@ -91,7 +92,10 @@ def main() -> int:
     said = f"{len(mutants)} mutants, {len(todo)} to run, {text} of text; made in {took:.0f} s"
     print(said, file=sys.stderr)
 
+    told: Counter[str] = Counter()
+
     def tell(row: Row) -> None:
+        told[row.verdict] += 1
         out.write(row.line() + "\n")
         out.flush()
 
@@ -101,8 +105,11 @@ def main() -> int:
     server = Server(todo, recorder, given.jobs, given.cap, known, tell)
     recorder.start()
     tests = [str(ROOT / "tests" / f"{name}.py") for name in part.tests]
-    pytest.main([*FLAGS, *tests], plugins=[server])
-    return 0
+    came_to = pytest.main([*FLAGS, *tests], plugins=[server])
+    counts = ", ".join(f"{told[verdict]} {verdict}" for verdict in (KILLED, TIMEOUT, SURVIVED))
+    print(counts, file=sys.stderr)
+    # No test fails here, nor does one run: what else there is means that they were not collected.
+    return 0 if came_to in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) else 2
 
 
 if __name__ == "__main__":
