@@ -388,6 +388,9 @@ MISUSES = {
     "no output where one is due": of_outputs(
         ONE, (), "request 'a' has 0 tokens", CHUNKS_SAMPLE_NONE
     ),
+    "no output behind one that has left": of_outputs(
+        (A, B, Schedule(), Abort("a")), (), "request 'b' has 0 tokens", CHUNKS_SAMPLE_NONE
+    ),
     "no token where one is due": of_outputs(
         ONE, (Output("a"),), "request 'a' has 0 tokens", CHUNKS_SAMPLE_NONE
     ),
@@ -590,6 +593,7 @@ TOO_MANY, NOTHING = (
     ("a pass", f"{tokens} tokens of 8 left in the budget", NO_MORE_THAN_LEFT) for tokens in (9, 0)
 )
 NOBODY = "choose one of the running list"
+NOT_THERE, NOT_ITS_OWN = "schedule text and drafts that exist", "share blocks that carry its keys"
 
 
 @pytest.mark.parametrize(
@@ -597,6 +601,26 @@ NOBODY = "choose one of the running list"
     [
         (Phase.RUNNING, moves.Extend(0), NOTHING),
         (Phase.RUNNING, moves.Extend(9), TOO_MANY),
+        (
+            Phase.RUNNING,
+            moves.Extend(2),
+            ("a pass", "2 tokens of 1 that request 'a' has to compute", NOT_THERE),
+        ),
+        (
+            Phase.ADMISSION,
+            moves.Admit((), 3, ()),
+            ("a pass", "3 tokens of 2 that request 'b' has to compute", NOT_THERE),
+        ),
+        (
+            Phase.ADMISSION,
+            moves.Admit((1,), 1, ()),
+            ("Admit", "hits (1,) or drafts () are not of request 'b'", NOT_ITS_OWN),
+        ),
+        (
+            Phase.ADMISSION,
+            moves.Admit((), 2, (8,)),
+            ("Admit", "hits () or drafts (8,) are not of request 'b'", NOT_ITS_OWN),
+        ),
         (Phase.RUNNING, moves.Preempt(1, 1), ("Preempt", "nobody runs at 1", NOBODY)),
         (Phase.RUNNING, moves.Preempt(-1, 1), ("Preempt", "nobody runs at -1", NOBODY)),
         (Phase.ADMISSION, moves.Admit((), 0, ()), NOTHING),
@@ -667,6 +691,10 @@ def test_a_prompt_as_long_as_a_text_may_be(policy: Policy) -> None:
     assert said == ((Submitted("x"),) if queued else (Refused("x", Reason.IMPOSSIBLE),))
 
 
+LOOKING_AHEAD = {"num_speculative_tokens": 2, "num_lookahead_tokens": 1}
+"""Three slots more than the text has."""
+
+
 @pytest.mark.parametrize(
     ("policy", "sizes", "prompt", "max_tokens", "fits"),
     [
@@ -674,6 +702,10 @@ def test_a_prompt_as_long_as_a_text_may_be(policy: Policy) -> None:
         (MINIATURE, {"num_blocks": 2}, (1, 2), 4, False),
         (MINIATURE, {"max_num_batched_tokens": 4}, (1, 2), 3, True),
         (MINIATURE, {"max_num_batched_tokens": 4}, (1, 2), 4, False),
+        (MINIATURE, {"max_num_batched_tokens": 7}, (1,) * 5, 99, True),
+        (MINIATURE, {"max_num_batched_tokens": 6}, (1,) * 5, 99, False),
+        (MINIATURE, {"num_blocks": 3, **LOOKING_AHEAD}, (1, 2), 2, True),
+        (MINIATURE, {"num_blocks": 3, **LOOKING_AHEAD}, (1, 2), 3, False),
         (MINIATURE, {}, (1,) * 7, 99, True),
         (STATIC, {"num_blocks": 2}, (1, 2), 4, False),
         (RESERVED, {"num_blocks": 4}, (1,) * 7, 99, True),

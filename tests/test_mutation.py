@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+from tests.mutation import __main__ as mutation
 from tests.mutation.names import Name
 from tests.mutation.rows import KILLED, SURVIVED, TIMEOUT, Row, read_rows
 from tests.mutation.score import PAGE, page, read_equivalent, read_score, read_survivors, scored
@@ -116,7 +117,23 @@ def test_it_kills_and_an_equivalent_mutant_survives(tmp_path: Path) -> None:
     assert all(found[name].by.startswith("tests/test_block_manager.py::") for name in noticed)
     again = subprocess.run(command, cwd=ROOT, env=env, check=True, capture_output=True, text=True)
     assert ", 0 to run," in again.stderr
+    assert again.stderr.splitlines()[-1] == "0 killed, 0 timeout, 0 survived"
     assert len(list(read_rows(rows))) == len(found)
+
+
+def test_without_mutmut_it_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one line, before anything is done; the page is written without it."""
+    monkeypatch.setattr(mutation, "find_spec", lambda _: None)
+    monkeypatch.setattr(sys, "argv", ["python -m tests.mutation", "--part", "rules"])
+    assert mutation.main() == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", mutation.NEEDS + "\n")
+    there = PAGE.read_bytes()
+    monkeypatch.setattr(sys, "argv", ["python -m tests.mutation", "--page"])
+    assert mutation.main() == 0
+    assert PAGE.read_bytes() == there
 
 
 def test_a_row_that_was_half_written_is_run_again(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from attrs import evolve
 
 from servespec.actions import Action, Complete, Output, Schedule, Submit
 from servespec.config import Config
+from servespec.events import Reason
 from servespec.machine import Machine
-from servespec.moves import Admit, Close, Extend, Pass, Preempt, Skip
+from servespec.moves import Admit, Close, Extend, Pass, Preempt, Skip, step
 from servespec.open import NOT_ADMITTED, PASSED_OVER, permitted, starts
 from servespec.plan import PADDING
 from servespec.policy import VLLM_0_33, HitCap, Phase, Policy, Publish
@@ -92,6 +93,28 @@ def test_who_waits_is_admitted_with_any_part_of_what_is_found() -> None:
     without = tuple(Admit((), tokens, ()) for tokens in (1, 2, 3))
     assert permitted(waiting) == (Admit((1,), 1, ()), *without, *NOBODY)
     assert permitted(evolve(waiting, tokens_left=2))[:3] == (Admit((1,), 1, ()), *without[:2])
+
+
+def test_what_stands_behind_a_gap_is_not_found() -> None:
+    """Given a text whose first block is a's and whose second one nobody has; then it is admitted
+    with the first, or with nothing; and a text that shares nothing with nothing."""
+    waits = Submit("c", (1, 2, 9, 9, 9), 2), Submit("d", (9, 9, 9, 9, 9), 2)
+    _, waiting = passes(SIZES, A, Schedule(), Complete((Output("a", (4,)),)), *waits)
+    for cursor, found in enumerate([{(1,), ()}, {()}]):
+        there = permitted(evolve(waiting, cursor=cursor))
+        assert {move.hits for move in there if isinstance(move, Admit)} == found
+
+
+def test_who_is_passed_over_wants_nothing_any_more() -> None:
+    """Given b sent back to make room for two tokens of a; when a is passed over all the same, then
+    the pass goes on behind it, and nobody makes room for it."""
+    both = (A, Submit("b", (5, 6, 7), 4), Schedule())
+    done = Complete((Output("a", (4,)), Output("b", (8,))))
+    running, _ = passes(evolve(SIZES, max_num_batched_tokens=8), *both, done)
+    made = step(running, Preempt(1, 2))
+    assert (made.cursor, made.retry) == (0, 2)
+    over = step(made, Skip(Reason.NO_BLOCKS))
+    assert (over.cursor, over.retry) == (1, None)
 
 
 def test_without_room_only_what_fits_is_admitted() -> None:

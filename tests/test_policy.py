@@ -36,6 +36,7 @@ from servespec.machine import Machine
 from servespec.plan import PADDING, Plan, State
 from servespec.policy import (
     MINIATURE,
+    NAMED,
     PROFILES,
     VLLM_0_33,
     Admission,
@@ -58,6 +59,7 @@ from servespec.policy import (
     StepMix,
     Unhashed,
     Victim,
+    name_of,
     prioritised,
 )
 from servespec.pool import Blocks
@@ -1113,6 +1115,12 @@ def test_profiles_differ_in_these_values_and_no_other(
 
 def test_there_are_four_profiles() -> None:
     assert list(PROFILES) == ["VLLM_0_33", "MINIATURE", "STATIC", "RESERVED"]
+
+
+def test_a_policy_is_known_by_its_name() -> None:
+    """And one that differs from all that have a name has none."""
+    assert [name_of(policy) for policy in NAMED.values()] == [*PROFILES, "VLLM_0_33_PRIORITY"]
+    assert name_of(prioritised(MINIATURE)) is None
 
 
 @pytest.mark.parametrize("policy", [VLLM_0_33, MINIATURE])

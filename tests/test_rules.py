@@ -16,6 +16,7 @@ from attrs import define, evolve, field
 
 import servespec.cache
 import servespec.machine
+import servespec.rules
 import servespec.scheduler
 from servespec import pool as blocks
 from servespec.actions import Abort, Action, Complete, Output, ResetCache, Schedule, Submit
@@ -41,7 +42,7 @@ from servespec.plan import PADDING, Plan, Planned, State
 from servespec.policy import VLLM_0_33, Admission, Policy, Sharing, prioritised
 from servespec.pool import Blocks, Pool
 from servespec.request import Request
-from servespec.rules import RULES
+from servespec.rules import RULES, Rule
 
 PRIORITY = prioritised(VLLM_0_33)
 UNCHUNKED = evolve(VLLM_0_33, chunked_prefill=False)
@@ -351,6 +352,7 @@ def test_rule_07_a_hit_leaves_the_queue_from_wherever_it_stands() -> None:
     assert loop.free == (3, 4, 5, 1, 2)
 
     once = blocks.acquire(loop.pool, (1,))
+    assert once.blocks == (1,)
     assert once.pool.free == (3, 4, 5, 2)
     assert once.pool.blocks[1].ref_count == 1
 
@@ -1352,3 +1354,24 @@ def test_every_rule_is_registered() -> None:
     assert servespec.scheduler
     registered = {rule.number for rule in RULES}
     assert [number for number in PINNED if number not in registered] == []
+
+
+def test_what_is_registered_is_the_function_and_what_it_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Given a function that states two rules; when it is marked, then both are registered, with the
+    first paragraph, where the function stands, and where the engine does it."""
+
+    def stated() -> None:
+        """It is said,
+        on two lines.
+
+        How it is computed is not part of it.
+        """
+
+    known: list[Rule] = []
+    monkeypatch.setattr(servespec.rules, "RULES", known)
+    assert servespec.rules.rule("98", "99", engine="Engine.stated")(stated) is stated
+    place = f"{__name__}.{stated.__qualname__}"
+    told = "It is said, on two lines."
+    assert known == [Rule(number, told, place, "Engine.stated") for number in ("98", "99")]

@@ -7,18 +7,26 @@ import random
 import subprocess
 import sys
 import time
+from collections import Counter
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.mutation.mutants import Mutant, mutants_of
 from tests.mutation.profile import register
-from tests.mutation.rows import SURVIVED, Row, read_rows
+from tests.mutation.rows import KILLED, SURVIVED, TIMEOUT, Row, read_rows
 from tests.mutation.score import PAGE, keep, page, read_equivalent, scored
 from tests.mutation.server import Recorder, Server
 from tests.mutation.table import PARTS, ROOT, Part
 
+if TYPE_CHECKING:
+    from tests.mutation.mutants import Mutant
+
+NEEDS = (
+    "error: mutmut is not installed; `make mutants` installs it, or: pip install --group mutation"
+)
 FLAGS = ("-s", "-q", "--tb=native", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:xdist")
 
 
@@ -39,6 +47,8 @@ def arguments() -> argparse.Namespace:
 
 def made(part: Part, module: str | None) -> list[Mutant]:
     """The mutants of a part, in the order of its modules."""
+    from tests.mutation.mutants import mutants_of
+
     return [
         mutant
         for name, file in part.modules()
@@ -52,6 +62,9 @@ def main() -> int:
     if given.page:
         PAGE.write_text(page(), encoding="utf-8")
         return 0
+    if find_spec("mutmut") is None:
+        print(NEEDS, file=sys.stderr)
+        return 2
     part = PARTS[given.part]
     began = time.monotonic()
     mutants = made(part, given.module)
@@ -79,7 +92,10 @@ def main() -> int:
     said = f"{len(mutants)} mutants, {len(todo)} to run, {text} of text; made in {took:.0f} s"
     print(said, file=sys.stderr)
 
+    told: Counter[str] = Counter()
+
     def tell(row: Row) -> None:
+        told[row.verdict] += 1
         out.write(row.line() + "\n")
         out.flush()
 
@@ -89,8 +105,11 @@ def main() -> int:
     server = Server(todo, recorder, given.jobs, given.cap, known, tell)
     recorder.start()
     tests = [str(ROOT / "tests" / f"{name}.py") for name in part.tests]
-    pytest.main([*FLAGS, *tests], plugins=[server])
-    return 0
+    came_to = pytest.main([*FLAGS, *tests], plugins=[server])
+    counts = ", ".join(f"{told[verdict]} {verdict}" for verdict in (KILLED, TIMEOUT, SURVIVED))
+    print(counts, file=sys.stderr)
+    # No test fails here, nor does one run: what else there is means that they were not collected.
+    return 0 if came_to in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) else 2
 
 
 if __name__ == "__main__":

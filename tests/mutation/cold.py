@@ -15,8 +15,8 @@ from types import CodeType, ModuleType
 
 import pytest
 
+from tests.mutation.forks import FAILED, HELD, limit_memory, limited
 from tests.mutation.profile import register
-from tests.mutation.server import FAILED, HELD, limit_memory, limited
 
 SECONDS = 60.0
 """CPU time for all of the tests."""

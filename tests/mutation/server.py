@@ -19,23 +19,35 @@ import gc
 import hashlib
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
+from typing import TYPE_CHECKING
 
 import pytest
 from attrs import define, field, frozen
 
-from tests.mutation.mutants import Mutant
+from tests.mutation.forks import (
+    FAILED,
+    HELD,
+    STUCK,
+    ended,
+    forked,
+    limit_memory,
+    limited,
+    room,
+)
 from tests.mutation.rows import KILLED, SURVIVED, TIMEOUT, Row
 from tests.mutation.table import ROOT
+
+if TYPE_CHECKING:
+    from tests.mutation.mutants import Mutant
 
 Function = tuple[str, str]
 """File, from the root of the repository, and qualified name."""
@@ -46,12 +58,10 @@ TIMES = 10.0
 """And so many times what it took without a change."""
 LONGEST = 3.0
 """CPU seconds: a test that takes longer is not asked."""
-MEMORY = 2 << 30
-"""Bytes a mutant may take beyond what the server has."""
 COLD = 40
 """Tests that a mutant is shown in a process of its own, the cheapest."""
-HELD, FAILED, STUCK = 0, 1, 2
-"""Exit codes of forks."""
+KEPT = 20.0
+"""Seconds after which costs that were measured are written: there may be megabytes of them."""
 
 
 @frozen
@@ -111,49 +121,8 @@ class Recorder:
                 self.calls.add(key_of(code))
 
 
-def forked(work: Callable[[int], int]) -> tuple[int, int]:
-    """Start work in a fork, quietly; its process id, and the pipe that it tells through."""
-    here, there = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(there)
-        return pid, here
-    try:
-        os.close(here)
-        silence = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(silence, stream)
-        room = _room(os.getpid())
-        room.mkdir(exist_ok=True)
-        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(room)
-        os._exit(work(there))
-    except BaseException:
-        os._exit(FAILED)
-
-
-def _room(pid: int) -> Path:
-    return Path(tempfile.gettempdir()) / f"servecheck-mutant-{os.getuid()}-{pid}"
-
-
-def ended(pid: int, status: int, pipe: int) -> tuple[int, str]:
-    """What came of a fork that has ended: its exit code, and what it told."""
-    with open(pipe, encoding="utf-8") as stream:
-        said = stream.read()
-    shutil.rmtree(_room(pid), ignore_errors=True)
-    return os.waitstatus_to_exitcode(status), said
-
-
-def limited(seconds: float) -> None:
-    """End this process once it has taken that much more CPU."""
-    signal.signal(signal.SIGPROF, lambda *_: os._exit(STUCK))
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-
-
-def limit_memory() -> None:
-    statm = Path("/proc/self/statm")
-    if statm.exists():
-        bound = int(statm.read_text().split()[0]) * resource.getpagesize() + MEMORY
-        resource.setrlimit(resource.RLIMIT_AS, (bound, bound))
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @define
@@ -245,26 +214,42 @@ class Server:
         known: dict[str, list[object]] = {}
         if self.known is not None and self.known.exists():
             known = json.loads(self.known.read_text(encoding="utf-8"))
-        hashes: dict[Path, str] = {}
+        hashes = {path: _hash(path) for path in {item.path for item in items}}
+        running: deque[tuple[pytest.Item, int, int]] = deque()
+        kept = time.monotonic()
+
+        def wait() -> None:
+            item, pid, pipe = running.popleft()
+            with open(pipe, encoding="utf-8") as stream:
+                said = stream.read()
+            os.waitpid(pid, 0)
+            shutil.rmtree(room(pid), ignore_errors=True)
+            known[item.nodeid] = [hashes[item.path], *json.loads(said or "[-1, []]")]
+
+        for item in items:
+            entry = known.get(item.nodeid)
+            if entry is not None and entry[0] == hashes[item.path]:
+                continue
+            while len(running) >= self.jobs:
+                wait()
+            running.append((item, *forked(lambda out: self._measure(item, out))))  # noqa: B023
+            if time.monotonic() - kept > KEPT:
+                self._keep(known)
+                kept = time.monotonic()
+        while running:
+            wait()
+        self._keep(known)
         found: dict[str, Cost] = {}
         for item in items:
-            if item.path not in hashes:
-                hashes[item.path] = hashlib.sha256(item.path.read_bytes()).hexdigest()
-            entry = known.get(item.nodeid)
-            if entry is None or entry[0] != hashes[item.path]:
-                pid, pipe = forked(lambda out: self._measure(item, out))  # noqa: B023
-                with open(pipe, encoding="utf-8") as stream:
-                    said = stream.read()
-                os.waitpid(pid, 0)
-                shutil.rmtree(_room(pid), ignore_errors=True)
-                entry = [hashes[item.path], *json.loads(said or "[-1, []]")]
-                known[item.nodeid] = entry
-                if self.known is not None:
-                    self.known.write_text(json.dumps(known), encoding="utf-8")
-            _, seconds, calls = entry
+            _, seconds, calls = known[item.nodeid]
             if isinstance(seconds, int | float) and seconds >= 0 and isinstance(calls, list):
                 found[item.nodeid] = Cost(seconds, frozenset((f, q) for f, q in calls))
         return found
+
+    def _keep(self, costs: dict[str, list[object]]) -> None:
+        """Write costs for the next run, which may come before this one is done."""
+        if self.known is not None:
+            self.known.write_text(json.dumps(costs), encoding="utf-8")
 
     def _measure(self, item: pytest.Item, out: int) -> int:
         limited(LONGEST)
