@@ -23,6 +23,7 @@ from servecheck.trace.lasso import WATCHED
 from servecheck.trace.read import read_trace
 from servecheck.watch import Watch
 from servespec.actions import Output, Submit
+from servespec.chain import Namespace
 from servespec.config import Config
 from servespec.events import (
     Admitted,
@@ -461,6 +462,28 @@ def test_a_request_that_cannot_be_served_preempts_itself_for_want_of_blocks() ->
     turns = [a for t in range(5) for a in (Schedule(), Complete((Output("a", (t,)),)))]
     checked = whole(VLLM_0_33, config, Submit("a", (1, 2), 6), *turns[:6], Schedule())
     assert checked["PRE-1"] == 1
+
+
+def test_a_pass_that_reads_what_another_namespace_wrote_falls() -> None:
+    """An engine that leaves the salt out shares a block of a with b: the pass of b cannot even be
+    written down as one text, and that is a fall and no error."""
+    outcome = Complete((Output("a", (5,)), Output("b", (5,))))
+    *_, asked = run(
+        Machine(Config(9, 2, 12, 12, 3), VLLM_0_33),
+        Submit("a", (1, 2, 3), 3),
+        Schedule(),
+        Complete((Output("a", (4,)),)),
+        Submit("b", (1, 2, 3), 3, Namespace(salt="s")),
+        Schedule(),
+        outcome,
+    )
+    assert answers(asked)["CON-1r"] is HELD
+    (plan,) = asked.before.in_flight
+    a, b = plan.entries
+    b = evolve(b, start=2, tokens=b.tokens[2:], table=(a.table[0], b.table[1]))
+    before = evolve(asked.before, in_flight=(Plan((a, b)),))
+    fell = answers(Step(asked.machine, before, outcome, asked.after, asked.events))["CON-1r"]
+    assert fell == Fall("the pass of b from position 2 read another namespace")
 
 
 def test_ghosts_are_asked_of_the_machine_and_not_of_the_step() -> None:

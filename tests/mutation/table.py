@@ -85,7 +85,12 @@ PARTS = {
             "properties",
             (f"{SPEC}/properties/*.py",),
             (
+                "test_explore",
+                "test_induction",
+                "test_known_falls",
                 "test_lasso",
+                "test_nudges",
+                "test_properties",
                 "test_verdicts",
             ),
         ),
