@@ -85,12 +85,10 @@ PARTS = {
             "properties",
             (f"{SPEC}/properties/*.py",),
             (
-                "test_explore",
-                "test_induction",
-                "test_known_falls",
                 "test_lasso",
                 "test_nudges",
                 "test_properties",
+                "test_readings",
                 "test_verdicts",
             ),
         ),
