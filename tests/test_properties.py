@@ -486,6 +486,25 @@ def test_a_pass_that_reads_what_another_namespace_wrote_falls() -> None:
     assert fell == Fall("the pass of b from position 2 read another namespace")
 
 
+def test_an_admission_that_tells_of_other_blocks_than_it_took_falls() -> None:
+    """b hits block 1, and takes 3 from the head of the queue; its admission must tell of that block
+    behind the hit, and of no other."""
+    *_, step = run(
+        Machine(Config(9, 2, 12, 12, 3), VLLM_0_33),
+        Submit("a", (1, 2, 3), 3),
+        Schedule(),
+        Submit("b", (1, 2, 3), 3),
+        Complete((Output("a", (4,)),)),
+        Schedule(),
+    )
+    at = next(i for i, e in enumerate(step.events) if isinstance(e, Admitted))
+    admitted = step.events[at]
+    assert admitted == Admitted("b", 2, (1, 3))
+    assert answers(step)["LRU-1"] is HELD
+    lie = told(step, *step.events[:at], Admitted("b", 2, (1, 5)), *step.events[at + 1 :])
+    assert answers(lie)["LRU-1"] == Fall("b took (5,), the queue was (3, 4, 5, 6, 7, 8)")
+
+
 def test_ghosts_are_asked_of_the_machine_and_not_of_the_step() -> None:
     """An engine that does something else is no proof that content decides anything."""
     gone = [s for s in real_steps() if isinstance(s.action, Abort) and s.after != s.before]
