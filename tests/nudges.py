@@ -16,6 +16,7 @@ import json
 from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import TypedDict, TypeVar, cast
 
@@ -34,7 +35,7 @@ from servespec.properties import PROPERTIES, Property, Step, step_of
 from tests.verdicts import letter, runs
 
 PINNED = Path(__file__).parent / "golden" / "nudges.json"
-NUDGED = 3000
+NUDGED = 4000
 """Steps, each with one thing nudged, or two."""
 TO_READ = 4
 """So many different things that falls say are told as they are."""
@@ -43,12 +44,15 @@ SIZES = (
     Config(6, 2, 9, 6, 3),
     Config(7, 2, 9, 5, 3, num_speculative_tokens=2, num_lookahead_tokens=1),
     Config(11, 1, 9, 5, 3, long_prefill_token_threshold=2, watermark=0.1),
+    Config(12, 2, 9, 6, 4, num_speculative_tokens=1),
+    Config(16, 1, 9, 8, 4, num_speculative_tokens=2, num_lookahead_tokens=2, watermark=0.2),
 )
 COMING = (
     Submit("a", (0, 1, 0, 1), 5),
     Submit("b", (0, 1, 0), 6, priority=1),
     Submit("c", (0, 1, 0, 1, 0, 0, 1), 2, Namespace(salt="s"), stop=(0,)),
     Submit("d", (0, 1, 0, 1, 1), 3, with_last=True),
+    Submit("e", (1,), 4),
 )
 LONG = 50
 OFTEN = (*(Schedule, Complete) * 6, *(Submit,) * 4, Abort, Discard, ResetCache)
@@ -72,11 +76,13 @@ def choices() -> Iterator[Policy]:
 
 @cache
 def varied() -> tuple[tuple[Step, ...], ...]:
-    """A run under each of these policies, the sizes in turn."""
+    """A run under each of these policies, the sizes in turn; those that are varied at each size."""
     found = []
-    for at, policy in enumerate(choices()):
+    bases = product(BASES, SIZES)
+    turns = ((policy, SIZES[at % len(SIZES)]) for at, policy in enumerate(choices()))
+    for at, (policy, sizes) in enumerate((*bases, *turns)):
         try:
-            machine = Machine(SIZES[at % len(SIZES)], policy)
+            machine = Machine(sizes, policy)
         except SpecError:  # a choice that needs another one beside it
             continue
         found.append(busy(machine, at))

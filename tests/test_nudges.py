@@ -53,7 +53,7 @@ def other_names(machine: Machine, state: State) -> tuple[Names, Renaming]:
     first, count = machine.policy.first_block, machine.config.num_blocks
     blocks = {b: b for b in range(first)}
     blocks |= {b: count - 1 - (b - first) for b in range(first, count)}
-    letters = {"a": "b", "b": "c", "c": "d", "d": "a"}
+    letters = {"a": "b", "b": "c", "c": "d", "d": "e", "e": "a"}
 
     def higher(_: Namespace, token: Token) -> Token:
         return token + 1
