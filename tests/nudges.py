@@ -28,6 +28,7 @@ from servespec.actions import Abort, Complete, Discard, ResetCache, Schedule, Su
 from servespec.chain import Chain, Namespace
 from servespec.config import Config
 from servespec.errors import SpecError
+from servespec.events import Reason, Skipped
 from servespec.machine import Machine, Universe
 from servespec.policy import MINIATURE, VLLM_0_33, Policy, prioritised
 from servespec.pool import Blocks, Index
@@ -199,6 +200,33 @@ def nudges() -> tuple[Step, ...]:
     return tuple(found)
 
 
+WHY_NOT = tuple(Reason)[: tuple(Reason).index(Reason.PADDING) + 1]
+"""Why a request may get nothing in a pass."""
+OF_PASSES = ("TOK-1", "ADM-1", "WRK-1", "PRE-1", "DEM-1", "CON-2", "BUD-2")
+"""Properties that hold a pass to what is due under its sizes and choices."""
+PASSES = 2500
+
+
+@cache
+def passes() -> tuple[Step, ...]:
+    """Passes of a machine of other sizes or choices; and those in which a request gets nothing, for
+    each reason that was not named."""
+    chance, found = Seeded(1), list[Step]()
+    all_of_them = [s for run in varied() for s in run if isinstance(s.action, Schedule)]
+    served = [s for s in all_of_them if s.events]
+    for _ in range(PASSES):
+        step = pick(chance, served)
+        other = nudged(step.machine, chance)
+        found.append(Step(other, step.before, step.action, step.after, step.events))
+    for step in all_of_them:
+        for at, e in enumerate(step.events):
+            if isinstance(e, Skipped):
+                reason = pick(chance, WHY_NOT)
+                events = (*step.events[:at], Skipped(e.id, reason), *step.events[at + 1 :])
+                found.append(Step(step.machine, step.before, step.action, step.after, events))
+    return tuple(found)
+
+
 class Said(TypedDict):
     """What a property says, as it is pinned."""
 
@@ -206,6 +234,8 @@ class Said(TypedDict):
     """A letter a step, a run a line."""
     nudged: list[str]
     """A letter a step, in lines that a reader can compare."""
+    passes: list[str]
+    """The same, of passes; only where a property is about them."""
     says: list[str]
     """The first different things that falls say."""
     hash: str
@@ -216,13 +246,21 @@ def said(name: str) -> Said:
     """All that a property says of runs under other choices, and of nudged steps."""
     asked, texts = PROPERTIES[name], list[str]()
     on_runs = ["".join(_letters(asked, run, texts)) for run in varied()]
-    on_nudges = "".join(x for step in nudges() for x in _letters(asked, (step,), texts))
+    on_nudges = _one_by_one(asked, nudges(), texts)
+    on_passes = _one_by_one(asked, passes() if name in OF_PASSES else (), texts)
     return {
         "runs": on_runs,
-        "nudged": [on_nudges[at : at + 100] for at in range(0, len(on_nudges), 100)],
+        "nudged": on_nudges,
+        "passes": on_passes,
         "says": list(dict.fromkeys(texts))[:TO_READ],
         "hash": hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16],
     }
+
+
+def _one_by_one(asked: Property, steps: tuple[Step, ...], texts: list[str]) -> list[str]:
+    """A letter for each step by itself, in lines."""
+    letters = "".join(x for step in steps for x in _letters(asked, (step,), texts))
+    return [letters[at : at + 100] for at in range(0, len(letters), 100)]
 
 
 def _letters(asked: Property, run: tuple[Step, ...], texts: list[str]) -> Iterator[str]:

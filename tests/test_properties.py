@@ -23,7 +23,7 @@ from servecheck.trace.lasso import WATCHED
 from servecheck.trace.read import read_trace
 from servecheck.watch import Watch
 from servespec.actions import Output, Submit
-from servespec.chain import Namespace
+from servespec.chain import Namespace, chain
 from servespec.config import Config
 from servespec.events import (
     Admitted,
@@ -49,9 +49,26 @@ from servespec.machine import (
     Transition,
 )
 from servespec.plan import Plan, State
-from servespec.policy import MINIATURE, VLLM_0_33, Policy, Victim, prioritised
+from servespec.policy import (
+    MINIATURE,
+    VLLM_0_33,
+    AfterPreemption,
+    Policy,
+    Publish,
+    StepMix,
+    Unhashed,
+    Victim,
+    prioritised,
+)
 from servespec.pool import Block, Index, Pool
 from servespec.properties import HELD, PROPERTIES, VACUOUS, Fall, Outcome, Step, step_of
+from servespec.properties.budget import (
+    drafts_before_the_left_out,
+    overtaken_after_giving_way,
+    overtaken_by_prefill,
+    overtaken_for_want_of_blocks,
+)
+from servespec.properties.content import published_and_unscheduled
 from servespec.request import Request
 from tests.recordings import prefix
 from tests.test_recordings import SIZES
@@ -432,6 +449,94 @@ def test_blocks_without_a_key_are_excused_once_one_was_let_go() -> None:
     assert seen([*quiet, last])[-1] == [("EVI-1", True)]
     unprovoked = Step(last.machine, quiet[0].before, Abort("x"), last.after, ())
     assert ("EVI-1", False) in seen([unprovoked])[0]
+
+
+SOME = Config(9, 2, 12, 6, 3)
+GIVING = prioritised(VLLM_0_33)
+GOES_ON = evolve(GIVING, after_preemption=AfterPreemption.GO_ON)
+MAY_FALL: tuple[tuple[str, Config, Policy, str | None], ...] = (
+    ("BUD-2", SOME, VLLM_0_33, None),
+    ("BUD-2", evolve(SOME, num_speculative_tokens=1), VLLM_0_33, "BUD-2.jsonl"),
+    ("BUD-2", SOME, evolve(VLLM_0_33, step_mix=StepMix.PREFILL_FIRST), "BUD-2-prefill-first.jsonl"),
+    ("BUD-2", SOME, evolve(VLLM_0_33, victim=Victim.NONE), "BUD-2-no-victim.jsonl"),
+    ("BUD-2", SOME, GOES_ON, "BUD-2-given-back.jsonl"),
+    ("BUD-2", SOME, evolve(GOES_ON, after_preemption=AfterPreemption.ADMIT_NOBODY), None),
+    ("BUD-2", SOME, evolve(GOES_ON, victim=Victim.LAST_ADMITTED), None),
+    ("CON-1", SOME, VLLM_0_33, None),
+    ("CON-1", SOME, GIVING, "CON-1.jsonl"),
+    ("CON-1", SOME, evolve(GIVING, publish=Publish.AFTER_STEP), None),
+    ("EVI-1", SOME, evolve(VLLM_0_33, unhashed=Unhashed.TO_HEAD), None),
+    ("EVI-1", SOME, evolve(VLLM_0_33, unhashed=Unhashed.IN_PLACE), "EVI-1.jsonl"),
+)
+
+
+@pytest.mark.parametrize(("name", "sizes", "policy", "trace"), MAY_FALL)
+def test_sizes_and_choices_say_where_a_property_may_fall(
+    name: str, sizes: Config, policy: Policy, trace: str | None
+) -> None:
+    fall = PROPERTIES[name].expected(sizes, policy)
+    assert (None if fall is None else fall.trace) == trace
+
+
+NO_TOKENS, NO_BLOCKS = Reason.NO_TOKENS, Reason.NO_BLOCKS
+DRAFTED, ADMITTED = Scheduled("p", 2, 1, ()), Admitted("x", 0, ())
+STORED = BlockStored(1, chain(Namespace(), ((1, 2),)), None)
+CAUSES: tuple[tuple[Callable[[Step], bool], tuple[Event, ...], bool], ...] = (
+    (drafts_before_the_left_out, (DRAFTED, Skipped("d", NO_TOKENS)), True),
+    (drafts_before_the_left_out, (ADMITTED, DRAFTED, Skipped("d", NO_TOKENS)), True),
+    (drafts_before_the_left_out, (DRAFTED, ADMITTED, Skipped("d", NO_TOKENS)), True),
+    (drafts_before_the_left_out, (Skipped("d", NO_TOKENS), DRAFTED), False),
+    (drafts_before_the_left_out, (Scheduled("p", 2, 0, ()), Skipped("d", NO_TOKENS)), False),
+    (drafts_before_the_left_out, (DRAFTED, Skipped("d", Reason.NO_ROOM)), False),
+    (overtaken_by_prefill, (Skipped("d", Reason.PREFILL),), True),
+    (overtaken_by_prefill, (Skipped("d", NO_TOKENS), ADMITTED), False),
+    (overtaken_for_want_of_blocks, (Skipped("p", NO_BLOCKS), ADMITTED), True),
+    (
+        overtaken_for_want_of_blocks,
+        (Skipped("p", NO_BLOCKS), Skipped("d", NO_BLOCKS), ADMITTED),
+        True,
+    ),
+    (overtaken_for_want_of_blocks, (ADMITTED, Skipped("p", NO_BLOCKS)), False),
+    (overtaken_for_want_of_blocks, (Skipped("d", NO_BLOCKS), ADMITTED), False),
+    (overtaken_for_want_of_blocks, (Skipped("p", NO_TOKENS), ADMITTED), False),
+    (overtaken_for_want_of_blocks, (Skipped("p", NO_BLOCKS), DRAFTED), False),
+    (overtaken_after_giving_way, (DRAFTED, Preempted("p"), ADMITTED), True),
+    (overtaken_after_giving_way, (DRAFTED, Preempted("p"), Preempted("d"), ADMITTED), True),
+    (overtaken_after_giving_way, (Preempted("p"), ADMITTED), False),
+    (overtaken_after_giving_way, (Preempted("p"), DRAFTED, ADMITTED), False),
+    (overtaken_after_giving_way, (DRAFTED, Preempted("d"), ADMITTED), False),
+    (overtaken_after_giving_way, (DRAFTED, Preempted("p"), Skipped("d", NO_TOKENS)), False),
+    (published_and_unscheduled, (DRAFTED, STORED, Preempted("p")), True),
+    (published_and_unscheduled, (DRAFTED, STORED, Preempted("d"), Preempted("p")), True),
+    (published_and_unscheduled, (DRAFTED, Preempted("p")), False),
+    (published_and_unscheduled, (STORED, DRAFTED, Preempted("p")), False),
+    (published_and_unscheduled, (DRAFTED, STORED, Preempted("d")), False),
+    (published_and_unscheduled, (Preempted("p"), DRAFTED, STORED), False),
+)
+
+
+@cache
+def a_decode_and_a_prefill() -> Step:
+    """d decodes, p is in the middle of its prompt."""
+    return run(
+        Machine(Config(9, 2, 12, 4, 3), VLLM_0_33),
+        Submit("d", (1,), 4),
+        Schedule(),
+        Complete((Output("d", (2,)),)),
+        Submit("p", (1, 2, 3, 4, 5, 6, 7, 8), 1),
+        Schedule(),
+        Complete((Output("d", (2,)),)),
+        Schedule(),
+    )[-1]
+
+
+@pytest.mark.parametrize(("cause", "events", "true"), CAUSES)
+def test_what_brings_a_known_fall_about(
+    cause: Callable[[Step], bool], events: tuple[Event, ...], true: bool
+) -> None:
+    step = a_decode_and_a_prefill()
+    assert [(r.id, r.prefilling) for r in step.before.running] == [("d", False), ("p", True)]
+    assert cause(told(step, *events)) is true
 
 
 @pytest.mark.parametrize("name", sorted(WATCHED))
