@@ -14,23 +14,31 @@ from servespec.plan import State
 from servespec.properties import PROPERTIES, Kind, Renamable, Renaming, Step
 from servespec.properties.history import _Worker
 from servespec.theory.renaming import Renaming as Names
-from tests.nudges import PINNED, Said, nudges, passes, said, varied
+from tests.nudges import PINNED, TOGETHER, Said, groups, nudges, passes, said, together, varied
 
 NAMES = tuple(PROPERTIES)
 ASKED = nudges() + passes()
+GROUPS = groups()
 """Made as this file is read: what a property says of a step must not depend on how it was made."""
 
 
 @cache
 def pinned() -> dict[str, Said]:
     found: dict[str, Said] = json.loads(PINNED.read_text(encoding="utf-8"))
-    return found
+    return {name: told for name, told in found.items() if name != TOGETHER}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_of_steps_that_are_off_by_little_it_says_what_it_said(name: str) -> None:
     now = said(name)
     assert now == pinned()[name], "if this is meant: python -m tests.nudges"
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_of_an_action_all_of_them_say_what_they_said(name: str) -> None:
+    assert len(GROUPS[name]) > 30
+    told = json.loads(PINNED.read_text(encoding="utf-8"))[TOGETHER]
+    assert together(name) == told[name], "if this is meant: python -m tests.nudges"
 
 
 def test_most_nudges_make_some_property_fall() -> None:
