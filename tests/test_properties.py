@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 
 import pytest
-from attrs import evolve
+from attrs import evolve, fields
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -48,7 +48,7 @@ from servespec.machine import (
     Schedule,
     Transition,
 )
-from servespec.plan import Plan, State
+from servespec.plan import Plan, Planned, State
 from servespec.policy import (
     MINIATURE,
     VLLM_0_33,
@@ -69,6 +69,7 @@ from servespec.properties.budget import (
     overtaken_for_want_of_blocks,
 )
 from servespec.properties.content import published_and_unscheduled
+from servespec.properties.folded import Folded, folded
 from servespec.request import Request
 from tests.recordings import prefix
 from tests.test_recordings import SIZES
@@ -359,6 +360,89 @@ def test_a_malformed_step_is_told_as_such(
     fallen = answers(spoil(step))["LRU-3"]
     assert isinstance(fallen, Fall)
     assert problem in fallen.what
+
+
+ENTRIES: tuple[tuple[str, dict[str, object], str], ...] = (
+    ("no tokens", {"tokens": ()}, "a computes tokens () at 0, through the table (1, 2)"),
+    (
+        "before its text",
+        {"start": -1},
+        "a computes tokens (1, 2, 3) at -1, through the table (1, 2)",
+    ),
+    ("past its table", {"table": (1,)}, "a computes tokens (1, 2, 3) at 0, through the table (1,)"),
+    ("no block", {"table": (1, 5)}, "blocks [5] are none of the pool"),
+    ("a block below all", {"table": (-1, 1)}, "blocks [-1] are none of the pool"),
+)
+
+
+@pytest.mark.parametrize(("name", "wrong", "problem"), ENTRIES, ids=[e[0] for e in ENTRIES])
+def test_a_plan_of_a_step_must_be_one(name: str, wrong: dict[str, object], problem: str) -> None:
+    step = run(Machine(Config(5, 2, 8, 16, 4), VLLM_0_33), Submit("a", (1, 2, 3), 2), Schedule())[1]
+    (plan,) = step.after.in_flight
+    (entry,) = plan.entries
+    after = evolve(step.after, in_flight=(Plan((remade(entry, wrong),)),))
+    spoilt = Step(step.machine, step.before, step.action, after, step.events)
+    assert spoilt.problem == problem
+    assert folded(spoilt) == Folded(spoilt, (), (), {}, (), (), (), problem)
+    for asked in WATCHED.values():
+        assert asked.start(step.machine, step.before).after(spoilt)[1] == Fall(problem)
+
+
+def remade(entry: Planned, other: dict[str, object]) -> Planned:
+    make: Callable[..., Planned] = Planned
+    return make(**{part.name: getattr(entry, part.name) for part in fields(Planned)} | other)
+
+
+def test_a_step_that_fits_its_table_to_the_last_slot_is_one() -> None:
+    """Three tokens in two blocks of two; a fourth would fit, and blocks 1 to 4 are there."""
+    step = run(
+        Machine(Config(5, 2, 8, 16, 4), VLLM_0_33), Submit("a", (1, 2, 3, 4), 2), Schedule()
+    )[1]
+    assert step.after.in_flight[0].entries[0].table == (1, 2)
+    assert 4 in step.after.pool.free
+    assert step.problem is None
+
+
+def test_a_state_that_is_one_for_a_machine_need_not_be_one_for_another() -> None:
+    """Four tokens go through two blocks, of two slots or of one: what is known of the last state
+    that was looked at is known for its machine."""
+    machine = Machine(Config(5, 2, 8, 16, 4), VLLM_0_33)
+    steps = run(machine, Submit("a", (1, 2, 3, 4), 2), Schedule(), Complete((Output("a", (5,)),)))
+    smaller = Machine(evolve(machine.config, block_size=1), machine.policy)
+    assert steps[1].problem is None
+    last = steps[2]
+    other = Step(smaller, last.before, last.action, last.after, last.events)
+    assert other.problem == "a computes tokens (1, 2, 3, 4) at 0, through the table (1, 2)"
+    assert last.problem is None
+
+
+def test_who_is_there_cannot_come() -> None:
+    machine = Machine(Config(5, 2, 8, 16, 4), VLLM_0_33)
+    *_, step = run(machine, Submit("a", (1, 2, 3), 2), Schedule())
+    again = Submit("a", (1,), 1)
+    came = Step(machine, step.after, again, step.after, (Submitted("a"),))
+    fell = Fall("a came, and did not ask or was there")
+    assert answers(came)["LRU-3"] == fell
+    waits = Step(machine, step.before, again, step.before, (Submitted("a"),))
+    assert answers(waits)["LRU-3"] == fell
+    other = Step(machine, State(step.before.pool), again, step.before, (Submitted("b"),))
+    assert answers(other)["LRU-3"] == Fall("b came, and did not ask or was there")
+
+
+def test_an_admission_cannot_take_more_than_it_has() -> None:
+    step = run(Machine(Config(5, 2, 8, 16, 4), VLLM_0_33), Submit("a", (1, 2, 3), 2), Schedule())[1]
+    at = next(i for i, e in enumerate(step.events) if isinstance(e, Admitted))
+    lie = told(step, *step.events[:at], Admitted("a", 0, (1,)), *step.events[at + 1 :])
+    assert answers(lie)["LRU-3"] == Fall("a took more blocks than it has")
+
+
+def test_a_worker_that_was_not_told_of_a_plan_says_so() -> None:
+    machine = Machine(Config(5, 2, 8, 16, 4), VLLM_0_33)
+    steps = run(machine, Submit("a", (1, 2, 3), 2), Schedule(), Complete((Output("a", (5,)),)))
+    worker = PROPERTIES["PLAN-1"].start(machine, steps[0].before)
+    same, fell = worker.after(steps[2])
+    assert fell == Fall("the worker was told of 0 plans")
+    assert same is worker
 
 
 # --- What is excused ------------------------------------------------------------------------------
