@@ -89,6 +89,7 @@ PARTS = {
                 "test_nudges",
                 "test_properties",
                 "test_readings",
+                "test_states",
                 "test_verdicts",
             ),
         ),
