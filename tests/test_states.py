@@ -143,8 +143,9 @@ def test_two_keys_of_the_index_stand_for_two_texts() -> None:
 
 def test_the_index_names_blocks_that_carry_the_key() -> None:
     assert asked("IDX-1", TWO) is HELD
-    for copies in ({A: ()}, {A: (1, 1)}, {A: (3,)}, {A: (2,)}):
-        assert isinstance(asked("IDX-1", pool(TWO, {}, copies)), Fall)
+    wrong: tuple[tuple[int, ...], ...] = ((), (1, 1), (3,), (2,))
+    for copies in wrong:
+        assert isinstance(asked("IDX-1", pool(TWO, {}, {A: copies})), Fall)
     assert asked("IDX-1", pool(TWO, {}, {})) is VACUOUS
     assert asked("IDX-2", pool(TWO, {}, {A: (1,)})) == Fall(
         f"{B!r}: blocks {{3}} carry it, the index has None"
