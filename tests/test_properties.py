@@ -61,7 +61,23 @@ from servespec.policy import (
     prioritised,
 )
 from servespec.pool import Block, Index, Pool
-from servespec.properties import HELD, PROPERTIES, VACUOUS, Fall, Outcome, Step, step_of
+from servespec.properties import (
+    HELD,
+    PROPERTIES,
+    VACUOUS,
+    Fall,
+    Kind,
+    Monitor,
+    Outcome,
+    Step,
+    step_of,
+)
+from servespec.properties.base import (
+    REGISTRY,
+    monitor_property,
+    state_property,
+    step_property,
+)
 from servespec.properties.budget import (
     drafts_before_the_left_out,
     overtaken_after_giving_way,
@@ -715,6 +731,31 @@ def test_nobody_may_give_way_where_nobody_does() -> None:
     assert answers(steps[-1])["PRE-1"] is VACUOUS
     fell = answers(told(steps[-1], Preempted("a")))["PRE-1"]
     assert fell == Fall("a is preempted, policy names nobody")
+
+
+def test_a_property_is_registered_with_its_kind_and_what_it_says() -> None:
+    def said(*_: object) -> Outcome:
+        """It says so."""
+        return HELD
+
+    def starts(machine: Machine, state: State) -> Monitor:
+        """It says so, and remembers."""
+        return PROPERTIES["PLAN-1"].start(machine, state)
+
+    try:
+        assert state_property("NEW-1")(said) is said
+        assert step_property("NEW-2")(said) is said
+        assert monitor_property("NEW-3")(starts) is starts
+        new = [REGISTRY[name] for name in ("NEW-1", "NEW-2", "NEW-3")]
+    finally:
+        for name in ("NEW-1", "NEW-2", "NEW-3"):
+            REGISTRY.pop(name, None)
+    assert [p.kind for p in new] == [Kind.S, Kind.T, Kind.M]
+    assert [p.statement for p in new] == ["It says so."] * 2 + ["It says so, and remembers."]
+    assert {p.falls for p in new} == {()}
+    step = real_steps()[0]
+    for p in new[:2]:
+        assert p.start(step.machine, step.before).after(step)[1] is HELD
 
 
 def test_every_property_is_registered_once_and_says_something() -> None:
