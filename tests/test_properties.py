@@ -53,6 +53,7 @@ from servespec.policy import (
     MINIATURE,
     VLLM_0_33,
     AfterPreemption,
+    FreeWalk,
     Policy,
     Publish,
     StepMix,
@@ -689,6 +690,47 @@ def test_a_pass_that_reads_what_another_namespace_wrote_falls() -> None:
     before = evolve(asked.before, in_flight=(Plan((a, b)),))
     fell = answers(Step(asked.machine, before, outcome, asked.after, asked.events))["CON-1r"]
     assert fell == Fall("the pass of b from position 2 read another namespace")
+
+
+def test_who_gave_way_is_asked_again_where_admissions_go_on() -> None:
+    """Alone in four blocks of one token, it preempts itself, and is admitted again in that pass."""
+    config = Config(5, 1, 8, 8, 1)
+    turns = [a for t in range(3) for a in (Schedule(), Complete((Output("a", (t,)),)))]
+    goes_on = evolve(VLLM_0_33, after_preemption=AfterPreemption.GO_ON)
+    actions = (Submit("a", (1, 2), 6), *turns, Schedule())
+    last = run(Machine(config, goes_on), *actions)[-1]
+    assert {type(e) for e in last.events} == {Preempted, Skipped}
+    checked = whole(goes_on, config, *actions)
+    assert checked["PRE-1"] == 1
+    assert checked["WRK-1"] == 1
+
+
+def test_a_block_that_was_evicted_in_the_pass_goes_back_without_its_key() -> None:
+    """Three blocks. z leaves a key in block 1; a takes that block, and gives way to b in the same
+    pass: the block goes to the head of the queue, before the one that has a key."""
+    config, policy = Config(4, 2, 8, 8, 3), evolve(GIVING, free_walk=FreeWalk.HEAD_FIRST)
+    actions = (
+        Submit("z", (9, 8), 1),
+        Schedule(),
+        Complete((Output("z", (1,)),)),
+        Submit("a", (1,), 4, priority=1),
+        Schedule(),
+        Complete((Output("a", (2,)),)),
+        Submit("b", (3, 4), 4),
+        Schedule(),
+        Complete((Output("a", (3,)), Output("b", (5,)))),
+        Schedule(),
+    )
+    told_of = run(Machine(config, policy), *actions)[-1].events
+    assert [type(e) for e in told_of if not isinstance(e, BlockStored)] == [
+        BlockRemoved,
+        Scheduled,
+        Preempted,
+        Scheduled,
+        Skipped,
+    ]
+    assert [e.new_blocks for e in told_of if isinstance(e, Scheduled)] == [(1,), (1,)]
+    assert whole(policy, config, *actions)["LRU-3"] > 0
 
 
 def test_an_admission_that_tells_of_other_blocks_than_it_took_falls() -> None:
