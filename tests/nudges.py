@@ -275,6 +275,8 @@ TOGETHER = "all of them"
 """In the file, where the names of properties stand."""
 GROUP = 250
 """Steps that all properties are asked of together."""
+PARTS = 8
+"""Groups of passes under other sizes, or with other reasons."""
 
 
 @cache
@@ -286,6 +288,8 @@ def groups() -> dict[str, tuple[Step, ...]]:
         for name, steps in (("", right), (", nudged", nudges())):
             mine = [step for step in steps if isinstance(step.action, kind)]
             found[kind.__name__ + name] = tuple(mine[:: max(len(mine) // GROUP, 1)])[:GROUP]
+    for part in range(PARTS):
+        found[f"Schedule, otherwise, {part}"] = passes()[part::PARTS]
     return found
 
 
