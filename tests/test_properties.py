@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 
 import pytest
-from attrs import evolve
+from attrs import evolve, fields
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +23,7 @@ from servecheck.trace.lasso import WATCHED
 from servecheck.trace.read import read_trace
 from servecheck.watch import Watch
 from servespec.actions import Output, Submit
+from servespec.chain import Namespace, chain
 from servespec.config import Config
 from servespec.events import (
     Admitted,
@@ -47,10 +48,45 @@ from servespec.machine import (
     Schedule,
     Transition,
 )
-from servespec.plan import Plan, State
-from servespec.policy import MINIATURE, VLLM_0_33, Policy, Victim, prioritised
+from servespec.plan import Plan, Planned, State
+from servespec.policy import (
+    MINIATURE,
+    VLLM_0_33,
+    AfterPreemption,
+    FreeWalk,
+    Policy,
+    Publish,
+    StepMix,
+    Unhashed,
+    Victim,
+    prioritised,
+)
 from servespec.pool import Block, Index, Pool
-from servespec.properties import HELD, PROPERTIES, VACUOUS, Fall, Outcome, Step, step_of
+from servespec.properties import (
+    HELD,
+    PROPERTIES,
+    VACUOUS,
+    Fall,
+    Kind,
+    Monitor,
+    Outcome,
+    Step,
+    step_of,
+)
+from servespec.properties.base import (
+    REGISTRY,
+    monitor_property,
+    state_property,
+    step_property,
+)
+from servespec.properties.budget import (
+    drafts_before_the_left_out,
+    overtaken_after_giving_way,
+    overtaken_by_prefill,
+    overtaken_for_want_of_blocks,
+)
+from servespec.properties.content import published_and_unscheduled
+from servespec.properties.folded import Folded, folded
 from servespec.request import Request
 from tests.recordings import prefix
 from tests.test_recordings import SIZES
@@ -343,6 +379,89 @@ def test_a_malformed_step_is_told_as_such(
     assert problem in fallen.what
 
 
+ENTRIES: tuple[tuple[str, dict[str, object], str], ...] = (
+    ("no tokens", {"tokens": ()}, "a computes tokens () at 0, through the table (1, 2)"),
+    (
+        "before its text",
+        {"start": -1},
+        "a computes tokens (1, 2, 3) at -1, through the table (1, 2)",
+    ),
+    ("past its table", {"table": (1,)}, "a computes tokens (1, 2, 3) at 0, through the table (1,)"),
+    ("no block", {"table": (1, 5)}, "blocks [5] are none of the pool"),
+    ("a block below all", {"table": (-1, 1)}, "blocks [-1] are none of the pool"),
+)
+
+
+@pytest.mark.parametrize(("name", "wrong", "problem"), ENTRIES, ids=[e[0] for e in ENTRIES])
+def test_a_plan_of_a_step_must_be_one(name: str, wrong: dict[str, object], problem: str) -> None:
+    step = run(Machine(Config(5, 2, 8, 16, 4), VLLM_0_33), Submit("a", (1, 2, 3), 2), Schedule())[1]
+    (plan,) = step.after.in_flight
+    (entry,) = plan.entries
+    after = evolve(step.after, in_flight=(Plan((remade(entry, wrong),)),))
+    spoilt = Step(step.machine, step.before, step.action, after, step.events)
+    assert spoilt.problem == problem
+    assert folded(spoilt) == Folded(spoilt, (), (), {}, (), (), (), problem)
+    for asked in WATCHED.values():
+        assert asked.start(step.machine, step.before).after(spoilt)[1] == Fall(problem)
+
+
+def remade(entry: Planned, other: dict[str, object]) -> Planned:
+    make: Callable[..., Planned] = Planned
+    return make(**{part.name: getattr(entry, part.name) for part in fields(Planned)} | other)
+
+
+def test_a_step_that_fits_its_table_to_the_last_slot_is_one() -> None:
+    """Three tokens in two blocks of two; a fourth would fit, and blocks 1 to 4 are there."""
+    step = run(
+        Machine(Config(5, 2, 8, 16, 4), VLLM_0_33), Submit("a", (1, 2, 3, 4), 2), Schedule()
+    )[1]
+    assert step.after.in_flight[0].entries[0].table == (1, 2)
+    assert 4 in step.after.pool.free
+    assert step.problem is None
+
+
+def test_a_state_that_is_one_for_a_machine_need_not_be_one_for_another() -> None:
+    """Four tokens go through two blocks, of two slots or of one: what is known of the last state
+    that was looked at is known for its machine."""
+    machine = Machine(Config(5, 2, 8, 16, 4), VLLM_0_33)
+    steps = run(machine, Submit("a", (1, 2, 3, 4), 2), Schedule(), Complete((Output("a", (5,)),)))
+    smaller = Machine(evolve(machine.config, block_size=1), machine.policy)
+    assert steps[1].problem is None
+    last = steps[2]
+    other = Step(smaller, last.before, last.action, last.after, last.events)
+    assert other.problem == "a computes tokens (1, 2, 3, 4) at 0, through the table (1, 2)"
+    assert last.problem is None
+
+
+def test_who_is_there_cannot_come() -> None:
+    machine = Machine(Config(5, 2, 8, 16, 4), VLLM_0_33)
+    *_, step = run(machine, Submit("a", (1, 2, 3), 2), Schedule())
+    again = Submit("a", (1,), 1)
+    came = Step(machine, step.after, again, step.after, (Submitted("a"),))
+    fell = Fall("a came, and did not ask or was there")
+    assert answers(came)["LRU-3"] == fell
+    waits = Step(machine, step.before, again, step.before, (Submitted("a"),))
+    assert answers(waits)["LRU-3"] == fell
+    other = Step(machine, State(step.before.pool), again, step.before, (Submitted("b"),))
+    assert answers(other)["LRU-3"] == Fall("b came, and did not ask or was there")
+
+
+def test_an_admission_cannot_take_more_than_it_has() -> None:
+    step = run(Machine(Config(5, 2, 8, 16, 4), VLLM_0_33), Submit("a", (1, 2, 3), 2), Schedule())[1]
+    at = next(i for i, e in enumerate(step.events) if isinstance(e, Admitted))
+    lie = told(step, *step.events[:at], Admitted("a", 0, (1,)), *step.events[at + 1 :])
+    assert answers(lie)["LRU-3"] == Fall("a took more blocks than it has")
+
+
+def test_a_worker_that_was_not_told_of_a_plan_says_so() -> None:
+    machine = Machine(Config(5, 2, 8, 16, 4), VLLM_0_33)
+    steps = run(machine, Submit("a", (1, 2, 3), 2), Schedule(), Complete((Output("a", (5,)),)))
+    worker = PROPERTIES["PLAN-1"].start(machine, steps[0].before)
+    same, fell = worker.after(steps[2])
+    assert fell == Fall("the worker was told of 0 plans")
+    assert same is worker
+
+
 # --- What is excused ------------------------------------------------------------------------------
 
 
@@ -433,6 +552,94 @@ def test_blocks_without_a_key_are_excused_once_one_was_let_go() -> None:
     assert ("EVI-1", False) in seen([unprovoked])[0]
 
 
+SOME = Config(9, 2, 12, 6, 3)
+GIVING = prioritised(VLLM_0_33)
+GOES_ON = evolve(GIVING, after_preemption=AfterPreemption.GO_ON)
+MAY_FALL: tuple[tuple[str, Config, Policy, str | None], ...] = (
+    ("BUD-2", SOME, VLLM_0_33, None),
+    ("BUD-2", evolve(SOME, num_speculative_tokens=1), VLLM_0_33, "BUD-2.jsonl"),
+    ("BUD-2", SOME, evolve(VLLM_0_33, step_mix=StepMix.PREFILL_FIRST), "BUD-2-prefill-first.jsonl"),
+    ("BUD-2", SOME, evolve(VLLM_0_33, victim=Victim.NONE), "BUD-2-no-victim.jsonl"),
+    ("BUD-2", SOME, GOES_ON, "BUD-2-given-back.jsonl"),
+    ("BUD-2", SOME, evolve(GOES_ON, after_preemption=AfterPreemption.ADMIT_NOBODY), None),
+    ("BUD-2", SOME, evolve(GOES_ON, victim=Victim.LAST_ADMITTED), None),
+    ("CON-1", SOME, VLLM_0_33, None),
+    ("CON-1", SOME, GIVING, "CON-1.jsonl"),
+    ("CON-1", SOME, evolve(GIVING, publish=Publish.AFTER_STEP), None),
+    ("EVI-1", SOME, evolve(VLLM_0_33, unhashed=Unhashed.TO_HEAD), None),
+    ("EVI-1", SOME, evolve(VLLM_0_33, unhashed=Unhashed.IN_PLACE), "EVI-1.jsonl"),
+)
+
+
+@pytest.mark.parametrize(("name", "sizes", "policy", "trace"), MAY_FALL)
+def test_sizes_and_choices_say_where_a_property_may_fall(
+    name: str, sizes: Config, policy: Policy, trace: str | None
+) -> None:
+    fall = PROPERTIES[name].expected(sizes, policy)
+    assert (None if fall is None else fall.trace) == trace
+
+
+NO_TOKENS, NO_BLOCKS = Reason.NO_TOKENS, Reason.NO_BLOCKS
+DRAFTED, ADMITTED = Scheduled("p", 2, 1, ()), Admitted("x", 0, ())
+STORED = BlockStored(1, chain(Namespace(), ((1, 2),)), None)
+CAUSES: tuple[tuple[Callable[[Step], bool], tuple[Event, ...], bool], ...] = (
+    (drafts_before_the_left_out, (DRAFTED, Skipped("d", NO_TOKENS)), True),
+    (drafts_before_the_left_out, (ADMITTED, DRAFTED, Skipped("d", NO_TOKENS)), True),
+    (drafts_before_the_left_out, (DRAFTED, ADMITTED, Skipped("d", NO_TOKENS)), True),
+    (drafts_before_the_left_out, (Skipped("d", NO_TOKENS), DRAFTED), False),
+    (drafts_before_the_left_out, (Scheduled("p", 2, 0, ()), Skipped("d", NO_TOKENS)), False),
+    (drafts_before_the_left_out, (DRAFTED, Skipped("d", Reason.NO_ROOM)), False),
+    (overtaken_by_prefill, (Skipped("d", Reason.PREFILL),), True),
+    (overtaken_by_prefill, (Skipped("d", NO_TOKENS), ADMITTED), False),
+    (overtaken_for_want_of_blocks, (Skipped("p", NO_BLOCKS), ADMITTED), True),
+    (
+        overtaken_for_want_of_blocks,
+        (Skipped("p", NO_BLOCKS), Skipped("d", NO_BLOCKS), ADMITTED),
+        True,
+    ),
+    (overtaken_for_want_of_blocks, (ADMITTED, Skipped("p", NO_BLOCKS)), False),
+    (overtaken_for_want_of_blocks, (Skipped("d", NO_BLOCKS), ADMITTED), False),
+    (overtaken_for_want_of_blocks, (Skipped("p", NO_TOKENS), ADMITTED), False),
+    (overtaken_for_want_of_blocks, (Skipped("p", NO_BLOCKS), DRAFTED), False),
+    (overtaken_after_giving_way, (DRAFTED, Preempted("p"), ADMITTED), True),
+    (overtaken_after_giving_way, (DRAFTED, Preempted("p"), Preempted("d"), ADMITTED), True),
+    (overtaken_after_giving_way, (Preempted("p"), ADMITTED), False),
+    (overtaken_after_giving_way, (Preempted("p"), DRAFTED, ADMITTED), False),
+    (overtaken_after_giving_way, (DRAFTED, Preempted("d"), ADMITTED), False),
+    (overtaken_after_giving_way, (DRAFTED, Preempted("p"), Skipped("d", NO_TOKENS)), False),
+    (published_and_unscheduled, (DRAFTED, STORED, Preempted("p")), True),
+    (published_and_unscheduled, (DRAFTED, STORED, Preempted("d"), Preempted("p")), True),
+    (published_and_unscheduled, (DRAFTED, Preempted("p")), False),
+    (published_and_unscheduled, (STORED, DRAFTED, Preempted("p")), False),
+    (published_and_unscheduled, (DRAFTED, STORED, Preempted("d")), False),
+    (published_and_unscheduled, (Preempted("p"), DRAFTED, STORED), False),
+)
+
+
+@cache
+def a_decode_and_a_prefill() -> Step:
+    """d decodes, p is in the middle of its prompt."""
+    return run(
+        Machine(Config(9, 2, 12, 4, 3), VLLM_0_33),
+        Submit("d", (1,), 4),
+        Schedule(),
+        Complete((Output("d", (2,)),)),
+        Submit("p", (1, 2, 3, 4, 5, 6, 7, 8), 1),
+        Schedule(),
+        Complete((Output("d", (2,)),)),
+        Schedule(),
+    )[-1]
+
+
+@pytest.mark.parametrize(("cause", "events", "true"), CAUSES)
+def test_what_brings_a_known_fall_about(
+    cause: Callable[[Step], bool], events: tuple[Event, ...], true: bool
+) -> None:
+    step = a_decode_and_a_prefill()
+    assert [(r.id, r.prefilling) for r in step.before.running] == [("d", False), ("p", True)]
+    assert cause(told(step, *events)) is true
+
+
 @pytest.mark.parametrize("name", sorted(WATCHED))
 def test_each_possible_fall_has_a_cause_that_its_trace_shows(name: str) -> None:
     for fall in WATCHED[name].falls:
@@ -463,6 +670,88 @@ def test_a_request_that_cannot_be_served_preempts_itself_for_want_of_blocks() ->
     assert checked["PRE-1"] == 1
 
 
+def test_a_pass_that_reads_what_another_namespace_wrote_falls() -> None:
+    """An engine that leaves the salt out shares a block of a with b: the pass of b cannot even be
+    written down as one text, and that is a fall and no error."""
+    outcome = Complete((Output("a", (5,)), Output("b", (5,))))
+    *_, asked = run(
+        Machine(Config(9, 2, 12, 12, 3), VLLM_0_33),
+        Submit("a", (1, 2, 3), 3),
+        Schedule(),
+        Complete((Output("a", (4,)),)),
+        Submit("b", (1, 2, 3), 3, Namespace(salt="s")),
+        Schedule(),
+        outcome,
+    )
+    assert answers(asked)["CON-1r"] is HELD
+    (plan,) = asked.before.in_flight
+    a, b = plan.entries
+    b = evolve(b, start=2, tokens=b.tokens[2:], table=(a.table[0], b.table[1]))
+    before = evolve(asked.before, in_flight=(Plan((a, b)),))
+    fell = answers(Step(asked.machine, before, outcome, asked.after, asked.events))["CON-1r"]
+    assert fell == Fall("the pass of b from position 2 read another namespace")
+
+
+def test_who_gave_way_is_asked_again_where_admissions_go_on() -> None:
+    """Alone in four blocks of one token, it preempts itself, and is admitted again in that pass."""
+    config = Config(5, 1, 8, 8, 1)
+    turns = [a for t in range(3) for a in (Schedule(), Complete((Output("a", (t,)),)))]
+    goes_on = evolve(VLLM_0_33, after_preemption=AfterPreemption.GO_ON)
+    actions = (Submit("a", (1, 2), 6), *turns, Schedule())
+    last = run(Machine(config, goes_on), *actions)[-1]
+    assert {type(e) for e in last.events} == {Preempted, Skipped}
+    checked = whole(goes_on, config, *actions)
+    assert checked["PRE-1"] == 1
+    assert checked["WRK-1"] == 1
+
+
+def test_a_block_that_was_evicted_in_the_pass_goes_back_without_its_key() -> None:
+    """Three blocks. z leaves a key in block 1; a takes that block, and gives way to b in the same
+    pass: the block goes to the head of the queue, before the one that has a key."""
+    config, policy = Config(4, 2, 8, 8, 3), evolve(GIVING, free_walk=FreeWalk.HEAD_FIRST)
+    actions = (
+        Submit("z", (9, 8), 1),
+        Schedule(),
+        Complete((Output("z", (1,)),)),
+        Submit("a", (1,), 4, priority=1),
+        Schedule(),
+        Complete((Output("a", (2,)),)),
+        Submit("b", (3, 4), 4),
+        Schedule(),
+        Complete((Output("a", (3,)), Output("b", (5,)))),
+        Schedule(),
+    )
+    told_of = run(Machine(config, policy), *actions)[-1].events
+    assert [type(e) for e in told_of if not isinstance(e, BlockStored)] == [
+        BlockRemoved,
+        Scheduled,
+        Preempted,
+        Scheduled,
+        Skipped,
+    ]
+    assert [e.new_blocks for e in told_of if isinstance(e, Scheduled)] == [(1,), (1,)]
+    assert whole(policy, config, *actions)["LRU-3"] > 0
+
+
+def test_an_admission_that_tells_of_other_blocks_than_it_took_falls() -> None:
+    """b hits block 1, and takes 3 from the head of the queue; its admission must tell of that block
+    behind the hit, and of no other."""
+    *_, step = run(
+        Machine(Config(9, 2, 12, 12, 3), VLLM_0_33),
+        Submit("a", (1, 2, 3), 3),
+        Schedule(),
+        Submit("b", (1, 2, 3), 3),
+        Complete((Output("a", (4,)),)),
+        Schedule(),
+    )
+    at = next(i for i, e in enumerate(step.events) if isinstance(e, Admitted))
+    admitted = step.events[at]
+    assert admitted == Admitted("b", 2, (1, 3))
+    assert answers(step)["LRU-1"] is HELD
+    lie = told(step, *step.events[:at], Admitted("b", 2, (1, 5)), *step.events[at + 1 :])
+    assert answers(lie)["LRU-1"] == Fall("b took (5,), the queue was (3, 4, 5, 6, 7, 8)")
+
+
 def test_ghosts_are_asked_of_the_machine_and_not_of_the_step() -> None:
     """An engine that does something else is no proof that content decides anything."""
     gone = [s for s in real_steps() if isinstance(s.action, Abort) and s.after != s.before]
@@ -484,6 +773,31 @@ def test_nobody_may_give_way_where_nobody_does() -> None:
     assert answers(steps[-1])["PRE-1"] is VACUOUS
     fell = answers(told(steps[-1], Preempted("a")))["PRE-1"]
     assert fell == Fall("a is preempted, policy names nobody")
+
+
+def test_a_property_is_registered_with_its_kind_and_what_it_says() -> None:
+    def said(*_: object) -> Outcome:
+        """It says so."""
+        return HELD
+
+    def starts(machine: Machine, state: State) -> Monitor:
+        """It says so, and remembers."""
+        return PROPERTIES["PLAN-1"].start(machine, state)
+
+    try:
+        assert state_property("NEW-1")(said) is said
+        assert step_property("NEW-2")(said) is said
+        assert monitor_property("NEW-3")(starts) is starts
+        new = [REGISTRY[name] for name in ("NEW-1", "NEW-2", "NEW-3")]
+    finally:
+        for name in ("NEW-1", "NEW-2", "NEW-3"):
+            REGISTRY.pop(name, None)
+    assert [p.kind for p in new] == [Kind.S, Kind.T, Kind.M]
+    assert [p.statement for p in new] == ["It says so."] * 2 + ["It says so, and remembers."]
+    assert {p.falls for p in new} == {()}
+    step = real_steps()[0]
+    for p in new[:2]:
+        assert p.start(step.machine, step.before).after(step)[1] is HELD
 
 
 def test_every_property_is_registered_once_and_says_something() -> None:

@@ -134,13 +134,15 @@ def spoilt() -> tuple[Step, ...]:
     return tuple(found)
 
 
-def letter(watch: Watch) -> Callable[[Step], str]:
+def letter(watch: Watch, texts: list[str] | None = None) -> Callable[[Step], str]:
     """What the one property of a watch says of a step: vacuous, holds, falls, or falls and is known
-    to."""
+    to. What falls say is noted, if anybody asks for it."""
 
     def said(step: Step) -> str:
         before = watch.checked.total()
         for fallen in watch.see_step(step):
+            if texts is not None:
+                texts.append(fallen.what)
             return "k" if fallen.known else "F"
         return "h" if watch.checked.total() > before else "-"
 

@@ -90,6 +90,10 @@ PARTS = {
             (f"{SPEC}/properties/*.py",),
             (
                 "test_lasso",
+                "test_nudges",
+                "test_properties",
+                "test_readings",
+                "test_states",
                 "test_verdicts",
             ),
         ),

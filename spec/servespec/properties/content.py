@@ -18,7 +18,7 @@ from servespec.chain import Chain, Namespace, Tokens, link
 from servespec.config import Config
 from servespec.events import BlockStored, Preempted, Scheduled
 from servespec.machine import Complete, Machine, Schedule, written
-from servespec.plan import State
+from servespec.plan import Plan, State
 from servespec.policy import Policy, Victim
 from servespec.properties.base import (
     VACUOUS,
@@ -157,7 +157,12 @@ def reads_what_was_written(step: Step) -> Outcome:
     if not isinstance(step.action, Complete):
         return VACUOUS
     plan, size = step.before.in_flight[0], step.machine.config.block_size
-    pool = written(step.machine, step.before.pool, plan)
+    pool = step.before.pool
+    for e in plan.entries:
+        last_read = blocks.read(pool, size, e.table, e.start - 1) if e.start else None
+        if last_read is not None and last_read.namespace != e.namespace:
+            return Fall(f"the pass of {e.id} from position {e.start} read another namespace")
+        pool = written(step.machine, pool, Plan((e,)))
     live = [e for e in plan.entries if not e.cancelled]
     for e in live:
         request = step.before.find(e.id)

@@ -63,10 +63,17 @@ def head_of_queue_is_taken(fold: Folded) -> Outcome:
     """Blocks are taken from the head of the free queue, in order; hits do not count as taken."""
     took = False
     for m in fold.moments:
-        if isinstance(m.event, Scheduled) and m.event.new_blocks:
-            took = True
-            if m.event.new_blocks != m.queue[: len(m.event.new_blocks)]:
-                return Fall(f"{m.event.id} took {m.event.new_blocks}, the queue was {m.queue}")
+        match m.event:
+            case Admitted(id, _, table):
+                hits, taken = table[: m.hits], table[m.hits :]
+            case Scheduled(id, new_blocks=taken):
+                hits = ()
+            case _:
+                continue
+        took = took or bool(taken)
+        idle = tuple(b for b in m.queue if b not in hits)
+        if taken != idle[: len(taken)]:
+            return Fall(f"{id} took {taken}, the queue was {idle}")
     return verdict(took, None)
 
 
