@@ -55,7 +55,7 @@ def command(
         str | None,
         typer.Option(metavar="NAME", help="One policy, such as VLLM_0_33, instead of all kinds."),
     ] = None,
-    moves: Annotated[int, typer.Option(min=1, help="Moves in one run.")] = 40,
+    moves: Annotated[int, typer.Option(min=1, max=100_000, help="Moves in one run.")] = 40,
     driver: Annotated[
         str,
         typer.Option(

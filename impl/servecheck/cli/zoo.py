@@ -8,6 +8,7 @@ for each entry, with the median and the worst of its seeds.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,11 +27,14 @@ STYLES = {"killed": "green", "missed": "bold red", "indistinguishable": "yellow"
 
 def command(
     entry: Annotated[
-        list[str] | None, typer.Option(metavar="ID", help="An entry; once for each, or all.")
+        list[str] | None, typer.Option(metavar="ID", help="An entry; once for each. All, if none.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Where chance begins.")] = 0,
     seeds: Annotated[
-        int, typer.Option(min=1, help="How many seeds, from --seed on; the first one at length.")
+        int,
+        typer.Option(
+            min=1, max=1000, help="How many seeds, from --seed on; the first one at length."
+        ),
     ] = 1,
     seconds: Annotated[
         float,
@@ -72,6 +76,8 @@ def command(
     for name in entry or ():
         if name not in ENTRIES:
             raise BadInput(escaped(f"--entry {name}: no such entry; see servecheck zoo --list"))
+    if not isfinite(seconds * ACTIONS_A_SECOND):
+        raise BadInput(f"--seconds {seconds} never ends; give a smaller number")
     folder = traces if traces is not None else Path("traces")
     if traces is not None and not traces.is_dir():
         raise BadInput(escaped(f"--traces {traces}: there is no such folder"))
@@ -218,7 +224,8 @@ def _verdicts(found: Matrix) -> tuple[str, str]:
     from servecheck.zoo.rows import INDISTINGUISHABLE, KILLED, MISSED
 
     verdicts = ", ".join(f"{found.count(v)} {v}" for v in (KILLED, MISSED, INDISTINGUISHABLE))
-    return f"{len({row.entry for row in found.rows})} entries: {verdicts}", "bold"
+    entries = len({row.entry for row in found.rows})
+    return f"{entries} {'entry' if entries == 1 else 'entries'}: {verdicts}", "bold"
 
 
 def _figure(cost: float | None) -> str:
