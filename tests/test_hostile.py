@@ -85,10 +85,13 @@ def test_what_is_empty_is_never_the_current_folder(
         ["zoo", "--seeds", "99999999999"],
         ["fuzz", "--seconds", "inf"],
         ["fuzz", "--moves", "99999999999"],
+        ["fuzz", "--jobs", "1000", "--driver", "walks"],
+        ["zoo", "--jobs", "1000"],
+        ["check", "--jobs", "1000"],
     ],
     ids=" ".join,
 )
-def test_what_would_never_end_is_refused(
+def test_what_would_never_end_or_take_all_memory_is_refused(
     args: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(args) == Exit.BAD_INPUT

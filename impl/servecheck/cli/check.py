@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from servecheck.cli.options import Command, Engine, Json, Level
+from servecheck.cli.options import MOST_JOBS, Command, Engine, Json, Level
 from servecheck.cli.terminal import BadInput, Exit, complain, escaped, say, say_json
 
 if TYPE_CHECKING:
@@ -67,7 +67,9 @@ def command(
     engine: Engine = None,
     process: Command = None,
     level: Level = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; all cores, if none.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, max=MOST_JOBS, help="Processes; all cores, if none.")
+    ] = None,
     graph: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write the graph of states: .dot or .graphml."),

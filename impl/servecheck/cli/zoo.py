@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from servecheck.cli.options import Json
+from servecheck.cli.options import MOST_JOBS, Json
 from servecheck.cli.terminal import BadInput, Exit, brief, complain, escaped, say, say_json
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def command(
         float,
         typer.Option(min=0.001, help="Budget of a check; a second stands for 1,000 actions."),
     ] = 60.0,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, max=MOST_JOBS, help="Processes.")] = 1,
     traces: Annotated[
         Path | None,
         typer.Option(
