@@ -106,10 +106,9 @@ def test_a_step_without_form_is_told_as_one() -> None:
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_a_trace_is_its_program(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_is_its_program(name: str, tmp_path: Path) -> None:
     """When the programs are recorded anew, then the traces that are kept come out."""
-    monkeypatch.setattr(sys, "argv", ["programs", str(tmp_path)])
-    assert main() == 0
+    assert main([str(tmp_path)]) == 0
     kept, again = (read_trace(folder / f"{name}.jsonl") for folder in (TRACES, tmp_path))
     assert (kept.machine, kept.lines, kept.verdict) == (again.machine, again.lines, again.verdict)
 

@@ -208,7 +208,7 @@ def test_the_command_tells_rows(
     assert main(args) == Exit.HOLDS
     said = capsys.readouterr().out
     assert "hit-stays-free" in said
-    assert "1 entries: 1 killed, 0 missed, 0 indistinguishable" in said
+    assert "1 entry: 1 killed, 0 missed, 0 indistinguishable" in said
 
 
 def test_the_command_lists_entries(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,10 +14,12 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from itertools import takewhile
+from os import getpid
 from pathlib import Path
 from pkgutil import iter_modules
 
 import servespec
+from servecheck.cli.terminal import BadInput, Exit, escaped, prepare, say, settled
 from servecheck.trace.schema import schema_text
 from servespec.config import Config
 from servespec.policy import PROFILES, Policy, prioritised
@@ -217,32 +219,63 @@ def document() -> str:
 def documents() -> dict[Path, str]:
     """Every file that is made, by where it stands in a checkout."""
     from servecheck.zoo.document import document as zoo
+    from servecheck.zoo.stories import StoryError
     from servecheck.zoo.storybook import pages as stories
 
     spec = Path(servespec.__file__).resolve().parents[1]
+    try:
+        told = stories(spec.parent)
+    except StoryError as error:
+        raise BadInput(f"{escaped(str(error))}; mend the trace, or the story") from None
     return {
         spec / "README.md": document(),
         spec.parent / "traces" / "trace.schema.json": schema_text(),
         spec.parent / "docs" / "zoo.md": zoo(),
-        **stories(spec.parent),
+        **told,
     }
 
 
+USAGE = "python -m servecheck.document [--check]"
+
+
 def main(arguments: list[str]) -> int:
-    """Write the files; or, with `--check`, say which are stale."""
-    stale = 0
+    """Write the files; or, with `--check`, say which are stale.
+
+    Raises:
+        BadInput: there are other arguments, or a story is not true.
+        FileError: what they are made from cannot be read.
+        OSError: one cannot be read or written; it is as it was.
+    """
+    if arguments in (["-h"], ["--help"]):
+        say(f"Usage: {USAGE}")
+        return Exit.HOLDS
+    if arguments not in ([], ["--check"]):
+        raise BadInput(f"no such argument as {escaped(' '.join(arguments))}: {USAGE}")
+    stale = False
     for there, made in documents().items():
         name = f"{there.parent.name}/{there.name}"
-        if arguments != ["--check"]:
-            there.write_text(made, encoding="utf-8")
-            print(f"wrote {there}")
-        elif there.exists() and there.read_text(encoding="utf-8") == made:
-            print(f"{name} is true")
+        if not arguments:
+            _write(there, made.encode())
+            say(f"wrote {escaped(str(there))}")
+        elif there.exists() and there.read_bytes() == made.encode():
+            say(f"{name} is true")
         else:
-            stale = 1
-            print(f"{name} is stale: run `make docs`")
-    return stale
+            stale = True
+            say(f"{name} is stale: run `make docs`")
+    return Exit.FALLS if stale else Exit.HOLDS
+
+
+def _write(there: Path, made: bytes) -> None:
+    """Whole or not at all: on a full disk the old page stays."""
+    half = there.with_name(f".{there.name}.{getpid()}")
+    there.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        half.write_bytes(made)
+        half.replace(there)
+    finally:
+        half.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    prepare()
+    sys.exit(settled(lambda: main(sys.argv[1:])))

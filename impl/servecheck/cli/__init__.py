@@ -38,10 +38,12 @@ def main(args: Sequence[str] | None = None) -> int:
     """The console script. `args` are those of the process unless given; returns the exit code."""
     given = list(sys.argv[1:] if args is None else args)
     terminal.prepare()
-    return terminal.settled(lambda: _run(given or ["--help"]))
+    with terminal.ending_when_asked():
+        return terminal.settled(lambda: _run(given or ["--help"]))
 
 
 def _run(args: list[str]) -> int:
+    _check_empty(args)
     import typer
 
     def version(asked: bool) -> None:
@@ -73,7 +75,29 @@ def _run(args: list[str]) -> int:
     code: int = typer.main.get_command(app).main(
         args, prog_name="servecheck", standalone_mode=False
     )
+    if code == terminal.Exit.INTERRUPTED and not _began:
+        raise KeyboardInterrupt  # before there was a command to tell it; typer says nothing
     return code
+
+
+_began: list[str] = []
+"""The commands that have begun, in this process."""
+
+
+def _check_empty(args: Sequence[str]) -> None:
+    """No argument may be empty: as a rule a variable was, and as a path it is the current folder.
+
+    Raises:
+        BadInput: one is.
+    """
+    for before, given in zip(("servecheck", *args), args, strict=False):
+        option, equals, value = given.partition("=")
+        if not given or (option.startswith("--") and equals and not value):
+            after = option if given else before
+            raise terminal.BadInput(
+                f"what stands after {terminal.brief(after)} is empty; give it a value, or leave "
+                "it out"
+            )
 
 
 def _settling(command: Callable[..., int]) -> Callable[..., int]:
@@ -82,6 +106,7 @@ def _settling(command: Callable[..., int]) -> Callable[..., int]:
 
     @wraps(command)
     def settling(**options: object) -> int:
+        _began.append(command.__module__)
         return terminal.settled(lambda: command(**options))
 
     return settling

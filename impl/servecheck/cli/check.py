@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from servecheck.cli.options import Command, Engine, Json, Level
+from servecheck.cli.options import MOST_JOBS, Command, Engine, Json, Level
 from servecheck.cli.terminal import BadInput, Exit, complain, escaped, say, say_json
 
 if TYPE_CHECKING:
@@ -67,7 +67,9 @@ def command(
     engine: Engine = None,
     process: Command = None,
     level: Level = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; all cores, if none.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, max=MOST_JOBS, help="Processes; all cores, if none.")
+    ] = None,
     graph: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write the graph of states: .dot or .graphml."),
@@ -101,6 +103,9 @@ def command(
             raise BadInput(f"there is no property {name!r}; spec/README.md lists them")
     if graph is not None and len(chosen) != 1:
         raise BadInput(f"--graph draws one scope, and {len(chosen)} are asked for; name one")
+    for file in (graph, junit, matrix):
+        if file is not None:
+            _check_file(file)
     limits = Limits(states, depth, seconds, memory)
     if engine is not None or process is not None or level is not None:
         for name, given in (("--property", properties), ("--raw", raw), ("--graph", graph)):
@@ -122,15 +127,16 @@ def command(
                 say(line)
         if results[-1].ended.value == "interrupted":
             break
-    if junit is not None:
-        _junit(results, junit)
-    if matrix is not None:
-        _matrix(results, matrix)
     if as_json:
         say_json(_told(results))
     elif len(results) > 1:
         for line in _summary(results):
             say(line)
+    # Last: that a file cannot be written is no reason to lose what was found.
+    if junit is not None:
+        _junit(results, junit)
+    if matrix is not None:
+        _matrix(results, matrix)
     return _exit(results)
 
 
@@ -206,7 +212,7 @@ def _reporter(name: str) -> Callable[[Progress], None]:
 # --- telling -------------------------------------------------------------------------------
 
 
-def _lines(result: Checked, written: dict[str, Path]) -> Iterator[str]:
+def _lines(result: Checked, written: dict[str, str]) -> Iterator[str]:
     sign = SIGNS[result.verdict.value]
     yield (
         f"{sign} {result.scope.name:<28} {result.states:>9,} states {result.transitions:>11,} "
@@ -223,7 +229,7 @@ def _lines(result: Checked, written: dict[str, Path]) -> Iterator[str]:
             if says == "falls":
                 yield from (f"        {line}" for line in _program(a))
             if a.id in written:
-                yield f"        written {escaped(str(written[a.id]))}"
+                yield f"        {written[a.id]}"
 
 
 def _by_answer(result: Checked) -> Iterator[tuple[str, list[Answer]]]:
@@ -312,15 +318,30 @@ def _row(result: Checked) -> dict[str, object]:
 # --- files ---------------------------------------------------------------------------------
 
 
-def _keep(result: Checked) -> dict[str, Path]:
-    """Write the shortest program of whatever fell and is not known to."""
+def _check_file(file: Path) -> None:
+    """A file that is to be written can be, as far as that is known before the search.
+
+    Raises:
+        BadInput: it cannot.
+    """
+    name = escaped(str(file))
+    if file.is_dir():
+        raise BadInput(f"{name} is a folder; name a file in it")
+    if not file.parent.is_dir():
+        raise BadInput(f"{name}: there is no such folder; make it, or name another file")
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise BadInput(f"{name}: may not be written; name another file")
+
+
+def _keep(result: Checked) -> dict[str, str]:
+    """Write the shortest program of whatever fell and is not known to; where it is, or why not."""
     from servecheck.explore.check import Says
     from servecheck.explore.scopes import ServingScope
-    from servecheck.trace.model import Verdict
+    from servecheck.trace.model import TraceError, Verdict
     from servecheck.trace.write import keep
     from servespec.machine import Action
 
-    written: dict[str, Path] = {}
+    written: dict[str, str] = {}
     if not isinstance(result.scope, ServingScope):
         return written
     for a in result.answers:
@@ -328,7 +349,11 @@ def _keep(result: Checked) -> dict[str, Path]:
             actions = [x for x in (*a.program, *a.loop) if isinstance(x, Action)]
             verdict = Verdict("falls", a.id, a.what)
             machine = result.scope.system.machine
-            written[a.id] = keep(FAILURES, f"{a.id}-search", machine, actions, verdict)
+            try:
+                kept = keep(FAILURES, f"{a.id}-search", machine, actions, verdict)
+                written[a.id] = f"written {escaped(str(kept))}"
+            except TraceError as error:
+                written[a.id] = f"not written: {escaped(str(error))}"
     return written
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from servecheck.cli.options import Json
-from servecheck.cli.terminal import Exit, escaped, say, say_json
+from servecheck.cli.terminal import BadInput, Exit, escaped, say, say_json
 
 if TYPE_CHECKING:
     from servecheck.engines.protocol import StateEngine
@@ -28,7 +28,7 @@ AGAIN = "servecheck fuzz --engine servecheck.cli.demo:broken"
 
 
 def command(
-    folder: Annotated[Path, typer.Option(help="Where the trace and the picture go.")] = Path(),
+    folder: Annotated[Path, typer.Option(help="Where the trace and picture go.")] = Path(),
     seed: Annotated[int, typer.Option(help="Where chance begins.")] = 0,
     as_json: Json = False,
 ) -> int:
@@ -47,9 +47,14 @@ def command(
     found = campaign(
         SECONDS, seed, profile="VLLM_0_33", following=broken, failures=folder, again=AGAIN
     )
+    if found.report is not None and found.trace is None:
+        raise BadInput(escaped("; ".join(found.notes)))
     if found.report is None or found.trace is None:
-        say(f"not found in {found.budget}")
-        return Exit.UNDETERMINED
+        if as_json:
+            say_json({"found_after_steps": None})
+        else:
+            say(f"not found in {found.budget}")
+        return Exit.INTERRUPTED if found.interrupted else Exit.UNDETERMINED
     picture = folder / f"{found.trace.stem}.svg"
     write(scene_of(moment_of_trace(read_trace(found.trace))), picture)
     if as_json:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from servecheck.cli.options import Command, Deviations, Engine, Json, Level, Timeout
+from servecheck.cli.options import MOST_JOBS, Command, Deviations, Engine, Json, Level, Timeout
 from servecheck.cli.terminal import BadInput, Exit, complain, escaped, say, say_json
 from servecheck.cli.terminal import progress as bar
 
@@ -55,7 +55,7 @@ def command(
         str | None,
         typer.Option(metavar="NAME", help="One policy, such as VLLM_0_33, instead of all kinds."),
     ] = None,
-    moves: Annotated[int, typer.Option(min=1, help="Moves in one run.")] = 40,
+    moves: Annotated[int, typer.Option(min=1, max=100_000, help="Moves in one run.")] = 40,
     driver: Annotated[
         str,
         typer.Option(
@@ -66,7 +66,9 @@ def command(
         int | None,
         typer.Option(min=1, help="With walks alone: search so many steps, instead of seconds."),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="With walks alone: processes.")] = 1,
+    jobs: Annotated[
+        int, typer.Option(min=1, max=MOST_JOBS, help="With walks alone: processes.")
+    ] = 1,
     properties: Annotated[
         str | None,
         typer.Option(

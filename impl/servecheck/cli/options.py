@@ -30,6 +30,9 @@ Level = Annotated[
     str | None,
     typer.Option(metavar="LEVEL", help="Compare at pool, steps or state."),
 ]
+MOST_JOBS = 256
+"""Processes that are never too few: each takes 60 MB or more."""
+
 Deviations = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Known deviations, instead of those that come along."),

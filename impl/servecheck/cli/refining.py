@@ -92,7 +92,7 @@ def _line(scope: ServingScope, found: Refined) -> str:
 def _tell(found: Refined, failures: Path) -> list[str]:
     """The report of a divergence, whose program is kept."""
     from servecheck.lockstep.report import LOCKSTEP, of_divergence
-    from servecheck.trace.model import Verdict
+    from servecheck.trace.model import TraceError, Verdict
     from servecheck.trace.write import keep
 
     parted, engine = found.parted, found.engine
@@ -100,9 +100,13 @@ def _tell(found: Refined, failures: Path) -> list[str]:
         return []
     name = "".join(c if c.isalnum() or c in "-._" else "-" for c in engine.name[:40])
     what = Verdict("falls", LOCKSTEP, parted.divergence.differences[0].field)
-    trace = keep(failures, f"{LOCKSTEP}-{name}", parted.machine, parted.actions, what)
+    try:
+        trace = keep(failures, f"{LOCKSTEP}-{name}", parted.machine, parted.actions, what)
+        kept = f"written    {escaped(str(trace))}"
+    except TraceError as error:  # no reason to lose what was found
+        kept = f"the trace is not written: {escaped(str(error))}"
     verdict = "nondeterministic" if found.nondeterministic else "diverges"
-    return [*of_divergence(parted, engine, verdict).lines, f"written    {escaped(str(trace))}"]
+    return [*of_divergence(parted, engine, verdict).lines, kept]
 
 
 def _json(rows: Sequence[tuple[ServingScope, Refined]], told: list[str]) -> dict[str, object]:

@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import IntEnum
 from io import TextIOWrapper
 from shutil import get_terminal_size
+from threading import current_thread, main_thread
 from time import monotonic
+from types import FrameType
 from typing import TextIO
 
 Part = str | tuple[str, str]
@@ -201,14 +204,14 @@ def explanation(error: Exception) -> str | None:
     from servecheck.explore.errors import ScopeError
     from servecheck.lockstep.register import RegisterError
     from servecheck.recording import RecordingError
-    from servecheck.trace.model import TraceError
+    from servecheck.strict import FileError
     from servecheck.view.errors import ViewError
     from servespec.errors import SpecError
 
     match error:
         case BadInput() | SpecError():
             return str(error)
-        case RecordingError() | EngineError() | TraceError() | RegisterError():
+        case RecordingError() | EngineError() | FileError() | RegisterError():
             return escaped(str(error))
         case ScopeError() | ViewError():
             return escaped(str(error))
@@ -241,3 +244,24 @@ def prepare() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def ending_when_asked() -> Iterator[None]:
+    """Who is asked to end (SIGTERM: `kill`, `timeout`, a machine that shuts down) ends as after
+    Ctrl-C, with what is known so far."""
+    usual = current_thread() is main_thread()
+    if not usual or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _asked_to_end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _asked_to_end(number: int, frame: FrameType | None) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script
+        raise KeyboardInterrupt
+    signal.raise_signal(signal.SIGINT)

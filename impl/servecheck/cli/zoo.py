@@ -8,12 +8,13 @@ for each entry, with the median and the worst of its seeds.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from servecheck.cli.options import Json
+from servecheck.cli.options import MOST_JOBS, Json
 from servecheck.cli.terminal import BadInput, Exit, brief, complain, escaped, say, say_json
 
 if TYPE_CHECKING:
@@ -26,17 +27,20 @@ STYLES = {"killed": "green", "missed": "bold red", "indistinguishable": "yellow"
 
 def command(
     entry: Annotated[
-        list[str] | None, typer.Option(metavar="ID", help="An entry; once for each, or all.")
+        list[str] | None, typer.Option(metavar="ID", help="An entry; once for each. All, if none.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Where chance begins.")] = 0,
     seeds: Annotated[
-        int, typer.Option(min=1, help="How many seeds, from --seed on; the first one at length.")
+        int,
+        typer.Option(
+            min=1, max=1000, help="How many seeds, from --seed on; the first one at length."
+        ),
     ] = 1,
     seconds: Annotated[
         float,
         typer.Option(min=0.001, help="Budget of a check; a second stands for 1,000 actions."),
     ] = 60.0,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, max=MOST_JOBS, help="Processes.")] = 1,
     traces: Annotated[
         Path | None,
         typer.Option(
@@ -72,6 +76,8 @@ def command(
     for name in entry or ():
         if name not in ENTRIES:
             raise BadInput(escaped(f"--entry {name}: no such entry; see servecheck zoo --list"))
+    if not isfinite(seconds * ACTIONS_A_SECOND):
+        raise BadInput(f"--seconds {seconds} never ends; give a smaller number")
     folder = traces if traces is not None else Path("traces")
     if traces is not None and not traces.is_dir():
         raise BadInput(escaped(f"--traces {traces}: there is no such folder"))
@@ -218,7 +224,8 @@ def _verdicts(found: Matrix) -> tuple[str, str]:
     from servecheck.zoo.rows import INDISTINGUISHABLE, KILLED, MISSED
 
     verdicts = ", ".join(f"{found.count(v)} {v}" for v in (KILLED, MISSED, INDISTINGUISHABLE))
-    return f"{len({row.entry for row in found.rows})} entries: {verdicts}", "bold"
+    entries = len({row.entry for row in found.rows})
+    return f"{entries} {'entry' if entries == 1 else 'entries'}: {verdicts}", "bold"
 
 
 def _figure(cost: float | None) -> str:

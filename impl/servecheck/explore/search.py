@@ -15,7 +15,6 @@ the rest (`Ended.STATES` … are *undetermined*), and a property that did not fa
 from __future__ import annotations
 
 import resource
-import signal
 import sys
 import time
 from array import array
@@ -31,6 +30,7 @@ from typing import Generic, Protocol, TypeVar, cast
 from attrs import define, field, frozen
 
 from servecheck.explore.system import Moved, System
+from servecheck.processes import deaf
 from servespec.errors import SpecError
 
 S = TypeVar("S", bound=Hashable)
@@ -206,11 +206,6 @@ _work: list[Callable[[Sequence[Hashable], int], object]] = []
 keys travels."""
 
 
-def _deaf() -> None:
-    """Ctrl-C is for the process that merges; the others end when it does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
 def _expand_here(batch: Sequence[Hashable], first: int) -> object:
     return _work[-1](batch, first)
 
@@ -257,7 +252,7 @@ def _expander(
         return
     _work.append(lambda batch, first: _expand(system, eye, cast(Sequence[K], batch), first))
     try:
-        with ProcessPoolExecutor(processes, get_context("fork"), _deaf) as pool:
+        with ProcessPoolExecutor(processes, get_context("fork"), deaf) as pool:
             yield lambda batches, first: _everywhere(pool, here, batches, first)
     finally:
         _work.pop()

@@ -123,7 +123,7 @@ class Subject:
         except EngineError:
             raise
         except (Exception, SystemExit) as error:
-            what = f"the engine cannot be made: {type(error).__name__}: {error}"
+            what = f"the engine cannot be made: {type(error).__name__}: {error}".removesuffix(": ")
             raise EngineGone(what) from error
         self.capabilities = made.capabilities
         return made

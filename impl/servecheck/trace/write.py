@@ -203,10 +203,33 @@ def keep(
     """
     program = canonical((machine.config, machine.policy, tuple(actions)))
     path = folder / f"{name}-{sha256(program).hexdigest()[:8]}.jsonl"
-    half = folder / f".{path.name}.{getpid()}"
+    replace(path, machine, actions, verdict, seed=seed, partly=True)
+    return path
+
+
+def replace(
+    path: Path,
+    machine: Machine,
+    actions: Iterable[Action],
+    verdict: Verdict,
+    *,
+    seed: int | None = None,
+    snapshot_every: int = SNAPSHOT_EVERY,
+    partly: bool = False,
+) -> None:
+    """Record a run in a file that appears whole: until then what was there stays.
+
+    Args:
+        partly: a program that the machine does not carry out to its end is kept as far as it goes.
+
+    Raises:
+        ActionDisabled: a state does not offer its action, and not `partly`.
+        TraceError: it cannot be written.
+    """
+    half = path.with_name(f".{path.name}.{getpid()}")
     try:
-        with suppress(SpecError):
-            record(half, machine, actions, verdict, seed=seed)
+        with suppress(*[SpecError] if partly else []):
+            record(half, machine, actions, verdict, seed=seed, snapshot_every=snapshot_every)
         half.replace(path)
     except OSError as error:
         why = error.strerror or str(error)
@@ -217,4 +240,3 @@ def keep(
     finally:
         with suppress(OSError):
             half.unlink(missing_ok=True)
-    return path

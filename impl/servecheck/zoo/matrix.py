@@ -13,7 +13,9 @@ import signal
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import closing, contextmanager
+from errno import EACCES
 from multiprocessing import active_children, get_context
+from os import W_OK, X_OK, access, strerror
 from pathlib import Path
 from threading import current_thread, main_thread
 from types import FrameType
@@ -21,11 +23,12 @@ from typing import NoReturn
 
 from attrs import evolve, frozen
 
-from servecheck.trace.model import Verdict
-from servecheck.trace.write import record
+from servecheck.processes import deaf, unheard
+from servecheck.trace.model import TraceError, Verdict
+from servecheck.trace.write import replace
 from servecheck.zoo import ENTRIES, SUBJECTS, Entry
 from servecheck.zoo.keys import change_of, hashes, strategies_of
-from servecheck.zoo.rows import MISSED, Pair, Row, append, latest, read_rows
+from servecheck.zoo.rows import MISSED, Pair, Row, append, latest, read_rows, ready
 from servecheck.zoo.run import Plan, try_entry
 
 AGAIN = 0.5
@@ -74,7 +77,12 @@ def matrix(
         for entry in entries
         if i == 0 or not entry.masked
     }
-    known = {} if results is None else _known(results, plan)
+    known: dict[Pair, Row] = {}
+    if results is not None:
+        ready(results)
+        known = _known(results, plan)
+    if plan.keep is not None:
+        _made(plan.keep)
     rows: dict[Pair, Row] = {}
     for pair, asked in wanted.items():
         row = known.get(pair)
@@ -96,16 +104,23 @@ def matrix(
 
 def _known(results: Path, plan: Plan) -> dict[Pair, Row]:
     """The rows that still hold."""
-    if not results.exists():
-        return {}
-    strategies = strategies_of(hashes())
-    changes = {name: change_of(entry) for name, entry in ENTRIES.items()}
-    return latest(
-        row
-        for row in read_rows(results)
-        if changes.get(row.entry) == row.change
-        and (row.strategies, row.actions) == (strategies, plan.actions)
-    )
+    asked = strategies_of(hashes()), plan.actions
+    rows = [row for row in read_rows(results) if (row.strategies, row.actions) == asked]
+    changes = {
+        name: change_of(ENTRIES[name]) for name in {row.entry for row in rows} if name in ENTRIES
+    }
+    return latest(row for row in rows if changes.get(row.entry) == row.change)
+
+
+def _made(folder: Path) -> None:
+    """The folder for programs, before a minute is spent on the first."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not access(folder, W_OK | X_OK):
+            raise PermissionError(EACCES, strerror(EACCES))
+    except OSError as error:
+        why = f"is no folder that can be written to ({error.strerror or error})"
+        raise TraceError(folder, None, None, why, "name another folder") from None
 
 
 # --- processes -----------------------------------------------------------------------------------
@@ -116,7 +131,7 @@ def tried(name: str, plan: Plan) -> Row:
     row, shortest = try_entry(ENTRIES[name], plan)
     if shortest is not None and plan.keep is not None and not plan.chance_only:
         path = plan.keep / f"{name}.jsonl"
-        record(path, shortest.machine, shortest.actions, Verdict("holds"), seed=plan.seed)
+        replace(path, shortest.machine, shortest.actions, Verdict("holds"), seed=plan.seed)
     return row
 
 
@@ -125,8 +140,9 @@ def _tried(left: Sequence[tuple[str, Plan]], jobs: int) -> Generator[Row]:
         yield from (tried(name, plan) for name, plan in left)
         return
     others = set(active_children())
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _deaf) as pool:
-        waiting = [pool.submit(tried, name, plan) for name, plan in left]
+    with ProcessPoolExecutor(jobs, get_context("spawn"), deaf) as pool:
+        with unheard():
+            waiting = [pool.submit(tried, name, plan) for name, plan in left]
         try:
             for done in as_completed(waiting):
                 yield done.result()
@@ -160,11 +176,6 @@ def _insisting() -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGALRM, alarm)
-
-
-def _deaf() -> None:
-    """Ctrl-C is for the process that keeps the rows; the others end when it does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def chosen(names: Iterable[str]) -> tuple[Entry, ...]:

@@ -9,12 +9,14 @@ follow. Each is kept as a trace of the specification, by the name of its entry, 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from attrs import evolve, frozen
 
+from servecheck.cli.terminal import BadInput, Exit, prepare, say, settled
 from servecheck.trace.model import Verdict
-from servecheck.trace.write import record
+from servecheck.trace.write import replace
 from servespec.actions import Abort, Action, Complete, Output, ResetCache, Schedule, Submit
 from servespec.chain import Namespace
 from servespec.config import Config
@@ -134,18 +136,32 @@ PROGRAMS: dict[str, Program] = {
 }
 
 
-def main() -> int:
-    (folder,) = map(Path, sys.argv[1:])
+USAGE = "python -m servecheck.zoo.programs FOLDER"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the traces into a folder.
+
+    Raises:
+        BadInput: none is named, or more than one.
+        TraceError: one cannot be written.
+    """
+    if list(arguments) in (["-h"], ["--help"]):
+        say(f"Usage: {USAGE}")
+        return Exit.HOLDS
+    if len(arguments) != 1 or not arguments[0] or arguments[0].startswith("-"):
+        raise BadInput(f"one folder must be named: {USAGE}")
     for name, program in PROGRAMS.items():
-        record(
-            folder / f"{name}.jsonl",
+        replace(
+            Path(arguments[0]) / f"{name}.jsonl",
             program.machine,
             program.actions,
             Verdict("holds"),
             snapshot_every=1,
         )
-    return 0
+    return Exit.HOLDS
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    prepare()
+    sys.exit(settled(lambda: main(sys.argv[1:])))

@@ -3,7 +3,9 @@
 Theory of operation. A row is what came of an entry with a seed. A file has a line of JSON for each,
 appended as it comes, whole or not at all, under a lock: runs may share a file. A run that is killed
 can leave a part of a line at the end; it is passed over, and cut off before the next row is
-written. Rows of another seed, budget, change or strategy are left in the file and not counted.
+written. What does not begin as a row does is no part of one: a file of something else is refused
+and left as it is. Rows of another seed, budget, change or strategy are left in the file and not
+counted.
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ from io import FileIO
 from os import SEEK_END
 from pathlib import Path
 
-from attrs import asdict, frozen
+from attrs import asdict, fields, frozen
 
-from servecheck.strict import FileError, Refused, parse
+from servecheck.strict import FileError, Refused, parse, wrong
 from servecheck.trace.codec import decode
 
 KILLED, MISSED, INDISTINGUISHABLE = "killed", "missed", "indistinguishable"
+VERDICTS = (KILLED, MISSED, INDISTINGUISHABLE)
 
 
 class ResultsError(FileError):
@@ -79,6 +82,9 @@ class Row:
         return self.spec or self.properties
 
 
+BEGINS = json.dumps({fields(Row).entry.name: ""}).encode().removesuffix(b'"}')
+"""What every line begins with."""
+
 Pair = tuple[str, int]
 """An entry and a seed."""
 
@@ -117,26 +123,27 @@ def read_rows(results: Path) -> Iterator[Row]:
         ) from None
     for number, line in enumerate(lines, 1):
         try:
-            yield decode(Row, parse(line))
+            yield _row(line)
         except Refused as error:
-            what = f"this is no row ({error})"
-            raise ResultsError(results, number, None, what, "take the line out") from None
-    if _whole(rest):
-        yield decode(Row, parse(rest))
+            what = f"this is no row: {error.what}"
+            todo = "take the line out, or name another file"
+            raise ResultsError(results, number, error.where, what, todo) from None
+    if _whole(results, len(lines) + 1, rest):
+        yield _row(rest)
 
 
 def append(results: Path, row: Row) -> None:
     """One row more.
 
     Raises:
-        ResultsError: it cannot be written; the file is as it was.
+        ResultsError: it cannot be written, or ends with what is no row; it is as it was.
     """
     line = json.dumps(asdict(row), allow_nan=False).encode() + b"\n"
     try:
         results.parent.mkdir(parents=True, exist_ok=True)
         with FileIO(results, "a+") as file:
             flock(file, LOCK_EX)
-            end = _mend(file)
+            end = _mend(results, file)
             try:
                 left = line
                 while left:  # a disk that is full takes a part, and says so at the next try
@@ -150,22 +157,68 @@ def append(results: Path, row: Row) -> None:
         raise ResultsError(results, None, None, why, todo) from None
 
 
-def _mend(file: FileIO) -> int:
+def ready(results: Path) -> None:
+    """See that rows can be kept, before there are any: a row takes minutes.
+
+    Raises:
+        ResultsError: they cannot; the file is as it was.
+    """
+    try:
+        if results.exists() and not results.is_file():
+            raise ResultsError(results, None, None, "is no file", "name another")
+        results.parent.mkdir(parents=True, exist_ok=True)
+        FileIO(results, "a").close()
+    except OSError as error:
+        why = f"cannot be written ({error.strerror or error})"
+        raise ResultsError(results, None, None, why, "name another file") from None
+
+
+def _row(line: bytes) -> Row:
+    """The row in a line.
+
+    Raises:
+        Refused: there is none.
+    """
+    row = decode(Row, parse(line))
+    if row.verdict not in VERDICTS:
+        raise wrong(f"one of {', '.join(VERDICTS)}", row.verdict).under("verdict")
+    counts: dict[str, float | None] = {
+        name: getattr(row, name) for name in ("actions", "program", "depth", "states")
+    }
+    for name in ("spec", "properties", "golden", "expected"):
+        kill: Kill | None = getattr(row, name)
+        if kill is not None:
+            counts |= {f"{name}.steps": kill.steps, f"{name}.examples": kill.examples}
+            counts |= {f"{name}.cpu": kill.cpu}
+    for name, count in counts.items():
+        if count is not None and count < 0:
+            raise Refused(f"expected 0 or more, found {count} in {name}")
+    return row
+
+
+def _mend(results: Path, file: FileIO) -> int:
     """Let a file end with a whole line; how long it is then."""
     end = file.seek(0, SEEK_END)
     file.seek(0)
-    rest = file.readall().rpartition(b"\n")[2]
-    if _whole(rest):
+    *lines, rest = file.readall().split(b"\n")
+    if _whole(results, len(lines) + 1, rest):
         file.write(b"\n")
         return end + 1
     file.truncate(end - len(rest))
     return end - len(rest)
 
 
-def _whole(rest: bytes) -> bool:
-    """What stands behind the last end of a line is a row all the same."""
+def _whole(results: Path, number: int, rest: bytes) -> bool:
+    """What stands behind the last end of a line is a row all the same; if not, it is a part of one.
+
+    Raises:
+        ResultsError: it is neither.
+    """
     try:
-        decode(Row, parse(rest))
+        _row(rest)
     except Refused:
-        return False
+        if rest.startswith(BEGINS) or BEGINS.startswith(rest):
+            return False
+        what, todo = "this is no row", "name another file; this one is left as it is"
+        raise ResultsError(results, number, None, what, todo) from None
     return True
