@@ -176,7 +176,7 @@ MINE = "tests.broken_engines"
         (("--engine", "fast", "--command", "x"), "name two engines; give one of them"),
         (("--engine", "fast", "--spec-only"), "--spec-only leaves every engine out"),
         (("--command", "/no/such/thing"), "/no/such/thing: cannot be started: "),
-        (("--command", ""), "is no command: it is empty"),
+        (("--command", ""), "what stands after --command is empty"),
         (("--program", "none.jsonl"), "none.jsonl: cannot be read"),
         (("--deviations", "none.toml"), "none.toml: cannot be read"),
     ],

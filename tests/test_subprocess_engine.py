@@ -116,7 +116,7 @@ def test_engines_over_the_wire_go_in_lockstep(command: list[str]) -> None:
 def test_the_examples_are_pools_of_either_profile(compiled: str, policy: Policy) -> None:
     for command in (POOL, [compiled]):
         with CommandFactory(command) as factory:
-            assert steps_of(factory, range(2), policy) > 100
+            assert steps_of(factory, range(5), policy) > 100
 
 
 def test_the_example_in_cpp_is_a_pool_of_any_policy(compiled: str) -> None:

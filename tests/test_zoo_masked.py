@@ -96,16 +96,15 @@ def test_a_masked_entry_cannot_be_told_apart_until_its_guard_is_gone(name: str) 
     assert (found.depth, found.states, found.whole) == (None, 1_049, True)
     bare = evolve(entry, parts=GUARDLESS[name])
     assert nearest(bare, TWO_TENANTS).depth is not None
-    fell = by_properties(bare, Plan(actions=2_000), entry.expects)
+    fell = by_properties(bare, Plan(actions=10_000), entry.expects)
     assert fell is not None
     assert fell.by == entry.expects
 
 
-@pytest.mark.parametrize(
-    "guardless", [Parts(engine=Kept), Parts(trie=Counted), Parts(passes=NotMeasured)]
-)
+@pytest.mark.parametrize("guardless", [Parts(engine=Kept), Parts(trie=Counted)])
 def test_of_two_guards_either_will_do(guardless: Parts) -> None:
-    """Given an engine without the guard, and without the fault; then nothing shows either."""
+    """Given an engine without the guard, and without the fault; then nothing shows either. (What an
+    admission measures is needed for more than the third fault.)"""
     assert nearest(evolve(CLEAN, parts=guardless), TWO_TENANTS).depth is None
 
 
