@@ -9,22 +9,20 @@ is gone itself, the others end too.
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, suppress
-from multiprocessing import active_children, get_context, parent_process
+from multiprocessing import active_children, get_context
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.util import Finalize
-from threading import Thread
 from time import monotonic
 
 from attrs import define
 
 from servecheck.fuzz.legs import Leg, Orders, Walker
 from servecheck.fuzz.outset import outset
+from servecheck.processes import deaf, unheard
 
 NO_END = 2**62
 """The number of a leg that there will never be."""
@@ -64,16 +62,8 @@ _worker: list[_Worker] = []
 
 
 def _begin(orders: Orders, wanted: Synchronized[int], until: float | None) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Thread(target=_end_with_parent, daemon=True).start()
+    deaf()
     _worker.append(_Worker(orders, wanted, until))
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _leg(number: int, steps: int) -> Leg:
@@ -114,7 +104,9 @@ def everywhere(
                     number, steps = next(legs, (NO_END, 0))
                     if number > min(wanted.value, NO_END - 1):
                         break
-                    under_way.add(pool.submit(_leg, number, steps))
+                    with unheard():
+                        future = pool.submit(_leg, number, steps)
+                    under_way.add(future)
                 if not under_way:
                     return
                 done, _ = wait(under_way, LOOK, FIRST_COMPLETED)

@@ -19,12 +19,15 @@ from servecheck.zoo.entry import Entry, Parts
 
 FROZEN = Path(__file__).with_name("frozen.toml")
 """The strategies as they were before any entry was run."""
+ELSEWHERE = frozenset({"corpus.py", "legs.py", "long.py", "retry.py", "summary.py", "workers.py"})
+"""What tells, keeps, or walks in other processes: no entry is tried by it."""
 
 
 def hashes() -> dict[str, str]:
     """The modules that decide what is tried: sha256 by file."""
     folder = Path(fuzz.__file__).parent
-    return {file.name: _digest(file.read_bytes()) for file in sorted(folder.glob("*.py"))}
+    files = (file for file in sorted(folder.glob("*.py")) if file.name not in ELSEWHERE)
+    return {file.name: _digest(file.read_bytes()) for file in files}
 
 
 def strategies_of(files: Mapping[str, str]) -> str:
