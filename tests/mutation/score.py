@@ -1,10 +1,10 @@
 """What is kept of a run: the score, who survived, and the page that tells of both.
 
 Theory of operation. `score.toml` has one table a part, written from the rows of a run;
-`survivors.jsonl` names who survived and is not explained; `equivalent.toml` is written by people,
-and says of mutants why nothing can tell them from the code as it is. `docs/mutants.md` is made from
-these, and a test fails where it is stale. A mutant that is explained counts as equivalent only if
-it did survive: one that a test notices is not equivalent, whatever is said of it.
+`survivors.jsonl` names who survived and is not explained; `equivalent/PART.toml` is written by
+people, and says of mutants why nothing can tell them from the code as it is. `docs/mutants.md` is
+made from these, and a test fails where it is stale. A mutant that is explained counts as equivalent
+only if it did survive: one that a test notices is not equivalent, whatever is said of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.mutation.table import PARTS, ROOT
 HERE = Path(__file__).parent
 SCORE = HERE / "score.toml"
 SURVIVORS = HERE / "survivors.jsonl"
-EQUIVALENT = HERE / "equivalent.toml"
+EQUIVALENT = HERE / "equivalent"
 PAGE = ROOT / "docs" / "mutants.md"
 
 
@@ -62,11 +62,12 @@ class Equivalent:
     why: str
 
 
-def read_equivalent(file: Path = EQUIVALENT) -> tuple[Equivalent, ...]:
-    """What is explained."""
-    told = tomllib.loads(file.read_text(encoding="utf-8")).get("equivalent", [])
+def read_equivalent(folder: Path = EQUIVALENT) -> tuple[Equivalent, ...]:
+    """What is explained, in the order of the parts."""
     found = []
-    for entry in told:
+    files = [file for file in (folder / f"{name}.toml" for name in PARTS) if file.exists()]
+    told = [tomllib.loads(file.read_text(encoding="utf-8")) for file in files]
+    for entry in [entry for one in told for entry in one.get("equivalent", [])]:
         why = entry.pop("why")
         found.append(Equivalent(Name(**entry), why))
     return tuple(found)
@@ -158,7 +159,7 @@ by decorators; and it wraps what it changes, so that code that looks at code see
   shown the tests that call that function, cheap and close ones and broad ones in turn, up to the
   first that fails. The bound is CPU time, and an endless loop counts as noticed.
 * A mutant that nothing can tell from the code is *equivalent*; each is explained in
-  `tests/mutation/equivalent.toml`. Who survived and is not explained is named in
+  `tests/mutation/equivalent`. Who survived and is not explained is named in
   `tests/mutation/survivors.jsonl`.
 
 `make mutants PART=fast` runs a part (`fast`, `rules`, `properties`, `theory`); it goes on where it
