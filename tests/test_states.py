@@ -141,6 +141,26 @@ def test_two_keys_of_the_index_stand_for_two_texts() -> None:
     assert isinstance(fell, Fall)
 
 
+def test_a_key_that_an_engine_has_made_itself_stands_for_what_it_says() -> None:
+    """Whoever makes a key otherwise than by `link` can name another position, go on in another
+    namespace, or make one twice."""
+    public, apart = Namespace(), Namespace(salt="s")
+    positions = Fall("the keys of a stand for other positions than its own")
+    assert asked("IDX-3", keys(Chain(public, None, A.tokens, 4))) == positions
+    second = TWO.running[0].text(2, 4)
+    strange = Chain(apart, A, second, 4)
+    spaces = Fall(f"the keys of a stand for another namespace than {public}")
+    assert asked("IDX-3", keys(A, strange)) == spaces
+    alone = evolve(TWO, running=())
+    for key in (strange, Chain(public, None, (1, 2), 4), Chain(public, None, (1,), 2)):
+        fell = Fall(f"{key!r} stands for no full blocks of one namespace")
+        assert asked("IDX-3", pool(alone, {}, {A: (1,), key: (3,)})) == fell
+    twin = Chain(public, None, A.tokens, 2)
+    fell = Fall("two keys stand for the same namespace and tokens")
+    assert asked("IDX-3", pool(alone, {}, {A: (1,), B: (3,), twin: (5,)})) == fell
+    assert asked("IDX-3", pool(alone, {}, {A: (1,), B: (3,)})) is HELD
+
+
 def test_the_index_names_blocks_that_carry_the_key() -> None:
     assert asked("IDX-1", TWO) is HELD
     wrong: tuple[tuple[int, ...], ...] = ((), (1, 1), (3,), (2,))

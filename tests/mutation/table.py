@@ -93,6 +93,7 @@ PARTS = {
                 "test_nudges",
                 "test_properties",
                 "test_readings",
+                "test_second_reading",
                 "test_states",
                 "test_verdicts",
             ),

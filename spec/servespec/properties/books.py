@@ -33,8 +33,8 @@ class Moment:
     """Who is scheduled so far."""
     passed: tuple[str, ...]
     """Who has had its turn so far."""
-    preempted: int
-    """How many gave way so far."""
+    preempted: bool
+    """Somebody gave way already."""
 
     @property
     def turn(self) -> Request | None:
@@ -97,7 +97,7 @@ class BlockBooks:
         """LRU-3: [un-hashed, by policy] + old order + [hashed, in the order of the walk]."""
         walk = readings.let_go(self.policy, table)
         for b in walk:
-            self.held[b] = self.held.get(b, 0) - 1
+            self.held[b] -= 1
         freed = [b for b in walk if self.held[b] == 0]
         to_head = self.policy.unhashed is Unhashed.TO_HEAD
         first = [b for b in freed if to_head and b not in self.keys]

@@ -1,0 +1,237 @@
+"""The second reading of a step, in small numbers: what was due to whom, and what the books say."""
+
+from __future__ import annotations
+
+import pytest
+from attrs import evolve
+
+from servespec.actions import Abort, Complete, Output, Schedule, Submit
+from servespec.config import Config
+from servespec.events import (
+    Admitted,
+    BlockRemoved,
+    BlockStored,
+    Event,
+    Preempted,
+    Reason,
+    Refused,
+    Scheduled,
+    Skipped,
+    Submitted,
+)
+from servespec.machine import Machine
+from servespec.policy import (
+    VLLM_0_33,
+    Admission,
+    Impossible,
+    Policy,
+    StepMix,
+    Victim,
+    prioritised,
+)
+from servespec.properties import HELD, VACUOUS, Fall, Step
+from servespec.properties.books import BlockBooks
+from tests.test_properties import answers, run, told
+
+
+def of_requests(step: Step) -> list[Event]:
+    """What a step tells, but for blocks."""
+    return [e for e in step.events if not isinstance(e, BlockStored | BlockRemoved)]
+
+
+# --- what is due ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("longest", "pads", "tokens"),
+    [(9, True, 4), (8, True, 1), (9, False, 1)],
+    ids=["padded", "no room for it", "not by this policy"],
+)
+def test_a_first_decode_is_padded_where_policy_does_and_the_text_leaves_room(
+    longest: int, pads: bool, tokens: int
+) -> None:
+    """Four of the five tokens are found. With three drafts the step would end at 4 + 1 + 3, and one
+    place behind that must be left."""
+    sizes = Config(9, 2, longest, 8, 2, num_speculative_tokens=3)
+    *_, step = run(
+        Machine(sizes, evolve(VLLM_0_33, pad_first_decode=pads)),
+        Submit("a", (1, 2, 3, 4, 5), 1),
+        Schedule(),
+        Complete((Output("a", (6,)),)),
+        Submit("b", (1, 2, 3, 4, 5), 1),
+        Schedule(),
+    )
+    (scheduled,) = (e for e in step.events if isinstance(e, Scheduled))
+    assert (scheduled.tokens, scheduled.drafts) == (tokens, tokens - 1)
+    assert answers(step)["TOK-1"] is HELD
+
+
+def test_who_is_alone_may_take_the_blocks_that_are_kept_from_others() -> None:
+    """Four blocks can be handed out. Two are to stay free while somebody runs; nobody does."""
+    machine = Machine(Config(5, 2, 8, 8, 2, watermark=0.5), VLLM_0_33)
+    assert machine.config.watermark_blocks == 2
+    *_, step = run(machine, Submit("a", (1, 2, 3, 4, 5, 6, 7), 1), Schedule())
+    assert answers(step)["ADM-1"] is HELD
+    late = told(step, Skipped("a", Reason.NO_ROOM))
+    assert answers(late)["WRK-1"] == Fall("a gets nothing, and NO_ROOM is not true")
+
+
+A_RUNS = Scheduled("a", 1, 0, ())
+LIES: tuple[tuple[str, Victim, tuple[Event, ...], Reason], ...] = (
+    ("tokens are left and due", Victim.NONE, (A_RUNS,), Reason.MODEL_LENGTH),
+    ("no tokens are left", Victim.NONE, (evolve(A_RUNS, tokens=3),), Reason.MODEL_LENGTH),
+    ("blocks are free", Victim.NONE, (A_RUNS,), Reason.NO_BLOCKS),
+    ("tokens are left", Victim.NONE, (A_RUNS,), Reason.NO_TOKENS),
+    ("others would give way", Victim.LAST_ADMITTED, (A_RUNS,), Reason.NO_BLOCKS),
+)
+
+
+@pytest.mark.parametrize(("name", "victim", "before", "reason"), LIES, ids=[x[0] for x in LIES])
+def test_a_reason_that_is_none_falls(
+    name: str, victim: Victim, before: tuple[Event, ...], reason: Reason
+) -> None:
+    """a decodes, b is in the middle of its prompt, the budget is three tokens."""
+    *_, step = run(
+        Machine(Config(9, 2, 12, 3, 2), evolve(VLLM_0_33, victim=victim)),
+        Submit("a", (1,), 4),
+        Submit("b", (2,) * 8, 1),
+        Schedule(),
+        Complete((Output("a", (3,)),)),
+        Schedule(),
+    )
+    assert [r.id for r in step.before.running] == ["a", "b"]
+    assert answers(step)["WRK-1"] is VACUOUS
+    lie = told(step, *before, Skipped("b", reason))
+    assert answers(lie)["WRK-1"] == Fall(f"b gets nothing, and {reason.name} is not true")
+
+
+def test_what_two_victims_give_back_is_for_the_turn_behind() -> None:
+    """Six tokens. v gets one, and gives way to r, which has three drafts; that does not suffice, so
+    r gives way too. Its turn ends there: s has all six tokens again, not the five of r's turn."""
+    policy = evolve(VLLM_0_33, admission=Admission.STEP, victim=Victim.WORST_PRIORITY)
+    *_, step = run(
+        Machine(Config(9, 1, 12, 6, 3, num_speculative_tokens=3), policy),
+        Submit("v", (1,), 5, priority=2),
+        Submit("r", (2, 3, 4), 5, priority=1),
+        Submit("s", (5,) * 8, 3),
+        Schedule(),
+        Complete((Output("v", (2,)), Output("r", (2,), (7, 7, 7)))),
+        Schedule(),
+    )
+    assert of_requests(step) == [
+        Scheduled("v", 1, 0, (7,)),
+        Preempted("v"),
+        Preempted("r"),
+        Scheduled("s", 6, 0, (8, 7, 1, 4, 3, 2)),
+        Skipped("r", Reason.PREEMPTION),
+    ]
+    assert answers(step)["TOK-1"] is HELD
+
+
+# --- who gets nothing ----------------------------------------------------------------------
+
+
+def test_who_got_nothing_and_then_gave_way_is_told_of_twice() -> None:
+    """v has come to the end of what may be computed, and is told so; then it gives way to r. It
+    waits now, for another reason, and that is to be told too."""
+    *_, step = run(
+        Machine(Config(5, 1, 4, 3, 2), prioritised(VLLM_0_33)),
+        Submit("v", (1, 2, 3, 4), 1, priority=1),
+        Schedule(),
+        Complete(),
+        Submit("r", (5,), 3),
+        Schedule(),
+        Complete((Output("r", (6,)),)),
+        Schedule(),
+    )
+    both = [Skipped("v", Reason.MODEL_LENGTH), Skipped("v", Reason.PREEMPTION)]
+    assert [e for e in step.events if isinstance(e, Skipped)] == both
+    assert Preempted("v") in step.events
+    assert answers(step)["WRK-1"] is HELD
+    once = told(step, *(e for e in step.events if e != both[1]))
+    assert answers(once)["WRK-1"] == Fall("['v'] get nothing, and no reason is named")
+
+
+def test_who_comes_back_when_admissions_are_over_need_not_be_told_of() -> None:
+    """Prefill first: w finds no room, then b gives way to a, and goes to the head of the queue. Of
+    w a reason must be told, of b none."""
+    *_, step = run(
+        Machine(Config(5, 1, 8, 8, 3), evolve(VLLM_0_33, step_mix=StepMix.PREFILL_FIRST)),
+        Submit("a", (1, 2), 3),
+        Submit("b", (3, 4), 3),
+        Schedule(),
+        Complete((Output("a", (5,)), Output("b", (5,)))),
+        Submit("w", (6,), 3),
+        Schedule(),
+    )
+    assert of_requests(step) == [
+        Skipped("w", Reason.NO_ROOM),
+        Preempted("b"),
+        Scheduled("a", 1, 0, (4,)),
+    ]
+    assert [r.id for r in step.after.waiting] == ["b", "w"]
+    assert answers(step)["WRK-1"] is HELD
+    silent = told(step, *step.events[1:])
+    assert answers(silent)["WRK-1"] == Fall("['w'] get nothing, and no reason is named")
+
+
+# --- books ---------------------------------------------------------------------------------
+
+
+def test_two_that_are_admitted_before_either_is_scheduled_are_both_new_in_the_plan() -> None:
+    """An engine may tell of both admissions first: the plan is the same."""
+    *_, step = run(
+        Machine(Config(9, 2, 8, 8, 2), VLLM_0_33),
+        Submit("a", (1,), 2),
+        Submit("b", (2,), 2),
+        Schedule(),
+    )
+    a, a_runs, b, b_runs = step.events
+    assert [type(e) for e in step.events] == [Admitted, Scheduled] * 2
+    assert answers(step)["PLAN-2"] is HELD
+    assert answers(told(step, a, b, a_runs, b_runs))["PLAN-2"] is HELD
+
+
+def test_a_block_is_free_when_the_last_table_that_held_it_is_let_go() -> None:
+    machine = Machine(Config(5, 2, 8, 8, 2), VLLM_0_33)
+    books = BlockBooks.of(machine.policy, machine.initial())
+    assert books.queue == [1, 2, 3, 4]
+    books.hold((2, 1))
+    books.hold((2,))
+    assert books.queue == [3, 4]
+    books.release((2, 1))
+    assert books.queue == [1, 3, 4]
+    books.release((2,))
+    assert books.queue == [2, 1, 3, 4]
+
+
+def test_what_is_sampled_for_who_has_left_is_nobodys() -> None:
+    """a was aborted while its step ran: the sampler does not know, and brings a token for it."""
+    *_, step = run(
+        Machine(Config(9, 2, 8, 8, 2), VLLM_0_33),
+        Submit("a", (1, 2), 3),
+        Submit("b", (3, 4), 3),
+        Schedule(),
+        Abort("a"),
+        Complete((Output("a", (5,)), Output("b", (6,)))),
+    )
+    assert answers(step)["REQ-1"] is HELD
+    silent = told(step)
+    assert answers(silent)["REQ-1"] == Fall("(6,) was sampled for b, and () delivered")
+
+
+# --- what can never fit --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("most", "fits"), [(2, True), (3, False)])
+def test_drafts_and_look_ahead_count_to_what_a_request_needs(most: int, fits: bool) -> None:
+    """Six blocks of one slot. Three tokens and one or two of output, of which the last needs no
+    slot, leave one for a draft and one for looking ahead; a token more does not."""
+    sizes = Config(7, 1, 9, 9, 2, num_speculative_tokens=1, num_lookahead_tokens=1)
+    policy: Policy = evolve(VLLM_0_33, impossible=Impossible.REFUSE)
+    (step,) = run(Machine(sizes, policy), Submit("a", (1, 2, 3), most))
+    due = Submitted("a") if fits else Refused("a", Reason.IMPOSSIBLE)
+    other = Refused("a", Reason.IMPOSSIBLE) if fits else Submitted("a")
+    assert step.events == (due,)
+    assert answers(step)["RST-1"] is HELD
+    assert answers(told(step, other))["RST-1"] == Fall(f"{(other,)} was told, and {(due,)} was due")
