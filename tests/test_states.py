@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from servespec.actions import Action, Complete, Output, Schedule, Submit
 from servespec.chain import Chain, Namespace, chain
@@ -223,3 +223,26 @@ def test_content_decides_nothing(make: Callable[[Config, object], Machine]) -> N
         told = Step(machine, TWO, arrives, moved.state, moved.events)
         for step in (step_of(machine, TWO, arrives, moved), told):
             assert PROPERTIES["GHO-1"].start(machine, TWO).after(step)[1] == said
+
+
+@frozen
+class Noting(Machine):
+    """It notes from how many written blocks it starts."""
+
+    began: list[int] = field(factory=list, eq=False)
+
+    def apply(self, state: State, action: Action) -> Transition:
+        self.began.append(sum(bool(b.content) for b in state.pool.blocks))
+        return super().apply(state, action)
+
+
+def test_what_the_machine_has_just_made_is_not_made_again() -> None:
+    """Four blocks are written. Of its own step the machine makes only the one without content; of
+    a step that is told, both."""
+    machine, arrives = Noting(CONFIG, VLLM_0_33), Submit("c", (1,), 1)
+    moved = machine.apply(TWO, arrives)
+    told = Step(machine, TWO, arrives, moved.state, moved.events)
+    for step, again in ((step_of(machine, TWO, arrives, moved), [0]), (told, [4, 0])):
+        machine.began.clear()
+        assert PROPERTIES["GHO-1"].start(machine, TWO).after(step)[1] is HELD
+        assert machine.began == again

@@ -230,7 +230,7 @@ class Fold:
             r.prefilling,
         )
         self.running[at] = changed(
-            r, computed=end, table=table, drafts=(), prefilling=not yields, published=r.published
+            r, computed=end, table=table, prefilling=not yields, published=r.published
         )
         self.served += (entry,)
         self.passed += (r.id,)
