@@ -21,6 +21,7 @@ from servespec.events import (
 )
 from servespec.machine import Machine
 from servespec.policy import (
+    STATIC,
     VLLM_0_33,
     Admission,
     Impossible,
@@ -129,6 +130,28 @@ def test_what_two_victims_give_back_is_for_the_turn_behind() -> None:
 
 
 # --- who gets nothing ----------------------------------------------------------------------
+
+
+def test_nobody_joins_a_batch_that_runs() -> None:
+    """Static batches: b waits until a is done, and that is its reason; then it is none."""
+    *_, during, _, after = run(
+        Machine(Config(9, 2, 8, 8, 2), STATIC),
+        Submit("a", (1,), 2),
+        Schedule(),
+        Submit("b", (2,), 2),
+        Complete((Output("a", (3,)),)),
+        Schedule(),
+        Complete((Output("a", (4,)),)),
+        Schedule(),
+    )
+    assert during.events[-1] == Skipped("b", Reason.BATCH)
+    assert answers(during)["WRK-1"] is HELD
+    admitted = [e for e in after.events if isinstance(e, Admitted | Scheduled)]
+    joins = told(during, *during.events[:-1], *admitted)
+    assert answers(joins)["ADM-1"] == Fall("b is admitted, and admissions are shut: BATCH")
+    assert answers(after)["ADM-1"] is HELD
+    late = told(after, Skipped("b", Reason.BATCH))
+    assert answers(late)["WRK-1"] == Fall("b gets nothing, and BATCH is not true")
 
 
 def test_who_got_nothing_and_then_gave_way_is_told_of_twice() -> None:
