@@ -860,24 +860,36 @@ def test_a_property_is_registered_with_its_kind_and_what_it_says() -> None:
         """It says so, and remembers."""
         return PROPERTIES["PLAN-1"].start(machine, state)
 
+    asked: list[Folded] = []
+
+    def of_fold(fold: Folded) -> Outcome:
+        """It says so of a fold."""
+        asked.append(fold)
+        return HELD
+
     names = ("NEW-1", "NEW-2", "NEW-3", "NEW-4")
     fall = PROPERTIES["EVI-1"].falls[0]
     try:
         assert state_property("NEW-1")(said) is said
         assert step_property("NEW-2")(said) is said
         assert monitor_property("NEW-3")(starts) is starts
-        assert folded_property("NEW-4", fall)(said) is said
+        assert folded_property("NEW-4", fall)(of_fold) is of_fold
         new = [REGISTRY[name] for name in names]
     finally:
         for name in names:
             REGISTRY.pop(name, None)
     assert [p.kind for p in new] == [Kind.S, Kind.T, Kind.M, Kind.T]
-    remembers = "It says so, and remembers."
-    assert [p.statement for p in new] == ["It says so.", "It says so.", remembers, "It says so."]
+    more = ["It says so, and remembers.", "It says so of a fold."]
+    assert [p.statement for p in new] == ["It says so.", "It says so.", *more]
     assert [p.falls for p in new] == [(), (), (), (fall,)]
-    step = real_steps()[0]
-    for p in new[:2]:
+    step = run(Machine(Config(5, 2, 8, 16, 4), VLLM_0_33), Submit("a", (1, 2, 3), 2), Schedule())[1]
+    for p in new:
         assert p.start(step.machine, step.before).after(step)[1] is HELD
+    assert asked == [folded(step)]
+    stray = told(step, *step.events, Preempted("x"))
+    fell = Fall("x was preempted, and does not stand where it must")
+    assert new[3].start(step.machine, step.before).after(stray)[1] == fell
+    assert len(asked) == 1, "what cannot be folded is not asked"
 
 
 def test_every_property_is_registered_once_and_says_something() -> None:

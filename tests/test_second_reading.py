@@ -24,6 +24,8 @@ from servespec.policy import (
     STATIC,
     VLLM_0_33,
     Admission,
+    HeadOfLine,
+    HitCap,
     Impossible,
     Policy,
     StepMix,
@@ -75,6 +77,47 @@ def test_who_is_alone_may_take_the_blocks_that_are_kept_from_others() -> None:
     assert answers(step)["ADM-1"] is HELD
     late = told(step, Skipped("a", Reason.NO_ROOM))
     assert answers(late)["WRK-1"] == Fall("a gets nothing, and NO_ROOM is not true")
+
+
+@pytest.mark.parametrize(("text", "fits"), [((7,), True), ((7, 8, 9), False)])
+def test_room_is_there_beside_the_blocks_that_are_kept(text: tuple[int, ...], fits: bool) -> None:
+    """Four blocks, and two are to stay free while somebody runs. a has one: b may take one, not
+    two."""
+    *_, step = run(
+        Machine(Config(5, 2, 8, 8, 3, watermark=0.5), VLLM_0_33),
+        Submit("a", (1,), 4),
+        Submit("b", text, 1),
+        Schedule(),
+    )
+    refused = Skipped("b", Reason.NO_ROOM)
+    assert (refused in step.events) is not fits
+    assert answers(step)["WRK-1"] is (VACUOUS if fits else HELD)
+    lie = told(step, *step.events[:2], refused)
+    no_reason = Fall("b gets nothing, and NO_ROOM is not true")
+    assert answers(lie)["WRK-1"] == (no_reason if fits else HELD)
+    comes = told(step, *step.events[:2], Admitted("b", 0, (2, 3)), Scheduled("b", 3, 0, (2, 3)))
+    no_room = Fall("b is admitted, and NO_ROOM is true")
+    assert answers(comes)["ADM-1"] == (HELD if fits else no_room)
+
+
+def test_a_text_that_is_found_whole_computes_its_last_token_and_takes_no_block() -> None:
+    """Without a cap on hits: b shares both blocks of its text with a, which runs and has taken the
+    only other one."""
+    *_, step = run(
+        Machine(Config(4, 2, 8, 8, 2), evolve(VLLM_0_33, hit_cap=HitCap.NONE)),
+        Submit("a", (1, 2, 3, 4), 3),
+        Schedule(),
+        Submit("b", (1, 2, 3, 4), 1),
+        Complete((Output("a", (5,)),)),
+        Schedule(),
+    )
+    assert of_requests(step) == [
+        Scheduled("a", 1, 0, (3,)),
+        Admitted("b", 3, (1, 2)),
+        Scheduled("b", 1, 0, ()),
+    ]
+    said = answers(step)
+    assert [said[name] for name in ("ADM-1", "CON-2", "TOK-1")] == [HELD] * 3
 
 
 A_RUNS = Scheduled("a", 1, 0, ())
@@ -196,6 +239,22 @@ def test_who_comes_back_when_admissions_are_over_need_not_be_told_of() -> None:
     assert answers(step)["WRK-1"] is HELD
     silent = told(step, *step.events[1:])
     assert answers(silent)["WRK-1"] == Fall("['w'] get nothing, and no reason is named")
+
+
+def test_where_refused_ones_are_passed_over_want_of_tokens_still_ends_a_pass() -> None:
+    """Two tokens. a takes both, b is told that none is left; c need not be asked."""
+    policy = evolve(VLLM_0_33, head_of_line=HeadOfLine.SKIP)
+    *_, step = run(
+        Machine(Config(9, 2, 8, 2, 3), policy),
+        Submit("a", (1, 2), 2),
+        Submit("b", (3,), 2),
+        Submit("c", (4,), 2),
+        Schedule(),
+    )
+    assert of_requests(step)[2:] == [Skipped("b", Reason.NO_TOKENS)]
+    assert answers(step)["WRK-1"] is HELD
+    silent = told(step, *(e for e in step.events if not isinstance(e, Skipped)))
+    assert answers(silent)["WRK-1"] == Fall("['b'] get nothing, and no reason is named")
 
 
 # --- books ---------------------------------------------------------------------------------
