@@ -20,6 +20,7 @@ from servespec.events import (
     Submitted,
 )
 from servespec.machine import Machine
+from servespec.plan import Plan
 from servespec.policy import (
     STATIC,
     VLLM_0_33,
@@ -272,6 +273,26 @@ def test_two_that_are_admitted_before_either_is_scheduled_are_both_new_in_the_pl
     assert [type(e) for e in step.events] == [Admitted, Scheduled] * 2
     assert answers(step)["PLAN-2"] is HELD
     assert answers(told(step, a, b, a_runs, b_runs))["PLAN-2"] is HELD
+
+
+def test_of_two_plans_in_flight_the_older_one_ends() -> None:
+    """An engine may be a step ahead: what it has planned meanwhile stays in flight."""
+    *_, step = run(
+        Machine(Config(9, 2, 8, 8, 2), VLLM_0_33),
+        Submit("a", (1,), 3),
+        Schedule(),
+        Complete((Output("a", (2,)),)),
+    )
+    (older,) = step.before.in_flight
+    newer = Plan((evolve(older.entries[0], start=1, tokens=(2,), new_blocks=0, admitted=False),))
+    before = evolve(step.before, in_flight=(older, newer))
+    for left, said in (
+        (newer, HELD),
+        (older, Fall(f"{(older,)} is in flight, and {(newer,)} was told")),
+    ):
+        after = evolve(step.after, in_flight=(left,))
+        ahead = Step(step.machine, before, step.action, after, step.events)
+        assert answers(ahead)["PLAN-2"] == said
 
 
 def test_a_block_is_free_when_the_last_table_that_held_it_is_let_go() -> None:
