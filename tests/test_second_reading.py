@@ -70,6 +70,20 @@ def test_a_first_decode_is_padded_where_policy_does_and_the_text_leaves_room(
     assert answers(step)["TOK-1"] is HELD
 
 
+def test_a_first_decode_behind_one_token_that_was_found_is_padded_by_one_draft() -> None:
+    *_, step = run(
+        Machine(Config(9, 1, 9, 8, 2, num_speculative_tokens=1), VLLM_0_33),
+        Submit("a", (1, 2), 1),
+        Schedule(),
+        Complete((Output("a", (3,)),)),
+        Submit("b", (1, 2), 1),
+        Schedule(),
+    )
+    assert of_requests(step)[0] == Admitted("b", 1, (1, 3, 4))
+    assert of_requests(step)[1] == Scheduled("b", 2, 1, (3, 4))
+    assert answers(step)["TOK-1"] is HELD
+
+
 def test_who_is_alone_may_take_the_blocks_that_are_kept_from_others() -> None:
     """Four blocks can be handed out. Two are to stay free while somebody runs; nobody does."""
     machine = Machine(Config(5, 2, 8, 8, 2, watermark=0.5), VLLM_0_33)
@@ -148,6 +162,43 @@ def test_a_reason_that_is_none_falls(
     assert answers(step)["WRK-1"] is VACUOUS
     lie = told(step, *before, Skipped("b", reason))
     assert answers(lie)["WRK-1"] == Fall(f"b gets nothing, and {reason.name} is not true")
+
+
+@pytest.mark.parametrize(("blocks", "free"), [(4, True), (3, False)])
+def test_blocks_are_lacking_where_none_is_free_and_not_where_one_is(
+    blocks: int, free: bool
+) -> None:
+    """Nobody gives way. a has two blocks of one slot, and its next token needs a third."""
+    *_, step = run(
+        Machine(Config(blocks, 1, 8, 8, 1), evolve(VLLM_0_33, victim=Victim.NONE)),
+        Submit("a", (1, 2), 3),
+        Schedule(),
+        Complete((Output("a", (3,)),)),
+        Schedule(),
+    )
+    lacking = Skipped("a", Reason.NO_BLOCKS)
+    assert (lacking in step.events) is not free
+    no_reason = Fall("a gets nothing, and NO_BLOCKS is not true")
+    assert answers(told(step, lacking))["WRK-1"] == (no_reason if free else HELD)
+
+
+def test_who_makes_others_give_way_has_the_tokens_that_were_left_when_its_turn_began() -> None:
+    """Four tokens. v gets one, and gives way to r: r has the other three, and not all four."""
+    policy = evolve(VLLM_0_33, admission=Admission.STEP, victim=Victim.WORST_PRIORITY)
+    *_, step = run(
+        Machine(Config(8, 1, 12, 4, 2), policy),
+        Submit("v", (1,), 5, priority=1),
+        Submit("r", (2,) * 8, 1),
+        Schedule(),
+        Complete((Output("v", (3,)),)),
+        Schedule(),
+    )
+    assert of_requests(step)[:3] == [
+        Scheduled("v", 1, 0, (5,)),
+        Preempted("v"),
+        Scheduled("r", 3, 0, (6, 7, 5)),
+    ]
+    assert answers(step)["TOK-1"] is HELD
 
 
 def test_what_two_victims_give_back_is_for_the_turn_behind() -> None:
