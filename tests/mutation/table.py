@@ -89,6 +89,7 @@ PARTS = {
             "properties",
             (f"{SPEC}/properties/*.py",),
             (
+                "test_books",
                 "test_lasso",
                 "test_nudges",
                 "test_properties",
