@@ -7,20 +7,10 @@ from attrs import evolve
 
 from servespec.actions import Abort, Complete, Output, Schedule, Submit
 from servespec.config import Config
-from servespec.events import (
-    Admitted,
-    Reason,
-    Refused,
-    Scheduled,
-    Submitted,
-)
+from servespec.events import Admitted, Reason, Refused, Scheduled, Submitted
 from servespec.machine import Machine
 from servespec.plan import Plan
-from servespec.policy import (
-    VLLM_0_33,
-    Impossible,
-    Policy,
-)
+from servespec.policy import VLLM_0_33, Impossible, Policy
 from servespec.properties import HELD, Fall, Step
 from servespec.properties.books import BlockBooks
 from tests.test_properties import answers, run, told
