@@ -3,7 +3,7 @@
 Theory of operation. A campaign writes the smallest program on which something fell into a folder of
 failures. The next campaign begins with what lies there: whoever has mended a fault knows at once,
 and whoever has not is not kept waiting. A program that another engine has left is as good as any;
-one that this engine cannot have is passed over. A file that is no trace, or a program that the
+one that this engine cannot have is passed over. What is no trace, or no file, or a program that the
 specification no longer carries out, is told and passed over, so nothing that lies in the folder
 keeps a search from going on. Nothing of this is counted with the search, which is the same with
 and without.
@@ -31,7 +31,7 @@ from servecheck.lockstep.follow import Follower
 from servecheck.lockstep.shown import shown
 from servecheck.lockstep.subject import Subject
 from servecheck.trace.model import Trace, TraceError
-from servecheck.trace.read import read_trace
+from servecheck.trace.read import listed, read_trace
 from servespec.errors import ActionDisabled
 from servespec.properties import PROPERTIES, Property
 
@@ -91,7 +91,7 @@ def retry(
         Gone: the engine is gone.
     """
     retried = Retried()
-    files = sorted(folder.glob("*.jsonl"))
+    files, retried.useless = listed(folder, "*.jsonl")
     # What is compared here is not the search's, unless it takes the place of one.
     mine = subject and Subject(subject.start, subject.deviations, subject.capabilities)
     for number, file in enumerate(files):
