@@ -25,8 +25,9 @@ from servecheck.cli.summary import lines, told
 from servecheck.cli.terminal import Exit
 from servecheck.engines.fast.adapters import FastLoop
 from servecheck.engines.protocol import SeenPlan, Unsupported
-from servecheck.fuzz import legs
-from servecheck.fuzz.legs import Counted, Engines, Orders
+from servecheck.fuzz import counted as counting
+from servecheck.fuzz.counted import Counted
+from servecheck.fuzz.legs import Engines, Orders
 from servecheck.fuzz.long import Budget, long_campaign
 from servecheck.fuzz.summary import Summary, Verdict
 from servecheck.fuzz.wander import Wanderer
@@ -314,11 +315,11 @@ def test_no_process_goes_on_when_the_first_one_is_killed(elsewhere: Path) -> Non
 
 
 def test_worlds_are_told_apart_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(legs, "MOST_WORLDS", 3)
+    monkeypatch.setattr(counting, "MOST_WORLDS", 3)
     counted, all_of_them = Counted(), Counted()
     for number in range(6):
         counted.add(Wanderer(number, ()).go(5))
-    assert (counted.runs, len(counted.worlds)) == (6, 3)
+    assert (counted.runs, len(counted.worlds), counted.more_worlds) == (6, 3, True)
     all_of_them.merge(counted)
     all_of_them.merge(counted)
     assert (all_of_them.runs, len(all_of_them.worlds)) == (12, 3)

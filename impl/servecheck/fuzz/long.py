@@ -26,8 +26,10 @@ from attrs import define, evolve, field, frozen
 
 from servecheck.engines.protocol import EngineError
 from servecheck.fuzz.corpus import Best, Corpus, into
+from servecheck.fuzz.counted import Counted
 from servecheck.fuzz.judge import Gone, Judge
-from servecheck.fuzz.legs import MOST_WORLDS, Counted, Found, Leg, Lost, Orders, Walker
+from servecheck.fuzz.legs import Orders, Walker
+from servecheck.fuzz.outcome import Found, Leg, Lost
 from servecheck.fuzz.outset import outset
 from servecheck.fuzz.retry import retry
 from servecheck.fuzz.summary import Ended, Progress, Retried, Spent, Summary, summarised
@@ -242,16 +244,11 @@ def long_campaign(
             budget.steps,
             orders.properties,
         )
-        worlds = len(counted.worlds)
-        more = worlds >= MOST_WORLDS
         return summarised(
             ended,
             spent,
             counted,
-            worlds,
-            counted.able,
             subject,
-            more_worlds=more,
             retried=run.retried,
             taught=known.told if known else None,
         )

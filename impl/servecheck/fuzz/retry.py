@@ -21,8 +21,9 @@ from time import monotonic
 from attrs import define, evolve, frozen
 
 from servecheck.engines.protocol import EngineFactory, Unsupported
+from servecheck.fuzz.counted import Counted
 from servecheck.fuzz.judge import Gone, Guarded, Judge, beside
-from servecheck.fuzz.legs import Counted, Shown
+from servecheck.fuzz.outcome import Shown
 from servecheck.fuzz.outset import as_subject
 from servecheck.fuzz.summary import Retried, Spent, Summary, summarised
 from servecheck.fuzz.tell import PropertyFell
@@ -153,7 +154,7 @@ def rerun(
     judge = Judge(0, subject, still=still, searched=False)
     ended = judge.ended(done.fall, False, gone, walk.actions, shrinks=False, unable=done.unable)
     spent = Spent(0, 0.0, monotonic() - begun, False)
-    found = summarised(ended, spent, counted, 1, counted.able, subject, done.unable)
+    found = summarised(ended, spent, counted, subject, done.unable)
     if found.report is None:
         return found
     return evolve(found, report=evolve(found.report, replay=again))

@@ -20,7 +20,8 @@ from time import monotonic
 
 from attrs import define
 
-from servecheck.fuzz.legs import Leg, Orders, Walker
+from servecheck.fuzz.legs import Orders, Walker
+from servecheck.fuzz.outcome import Leg
 from servecheck.fuzz.outset import outset
 from servecheck.processes import deaf, unheard
 

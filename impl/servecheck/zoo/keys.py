@@ -19,8 +19,10 @@ from servecheck.zoo.entry import Entry, Parts
 
 FROZEN = Path(__file__).with_name("frozen.toml")
 """The strategies as they were before any entry was run."""
-ELSEWHERE = frozenset({"corpus.py", "legs.py", "long.py", "retry.py", "summary.py", "workers.py"})
-"""What tells, keeps, or walks in other processes: no entry is tried by it."""
+ELSEWHERE = frozenset(
+    f"{name}.py" for name in "corpus counted legs long outcome retry summary workers".split()
+)
+"""What counts, tells, keeps, or walks in other processes: no entry is tried by it."""
 
 
 def hashes() -> dict[str, str]:
