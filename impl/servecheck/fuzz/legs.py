@@ -19,7 +19,7 @@ from attrs import define, field, frozen
 
 from servecheck.engines.protocol import Unsupported
 from servecheck.fuzz.corpus import best_of, taught
-from servecheck.fuzz.counted import HOPELESS
+from servecheck.fuzz.counted import HOPELESS, Counted
 from servecheck.fuzz.guide import Guide, Start
 from servecheck.fuzz.judge import Gone, Guarded, beside
 from servecheck.fuzz.outcome import Found, Leg, Lost, Shown
@@ -36,8 +36,8 @@ LEG = 20_000
 
 Engines = Callable[[], AbstractContextManager[Subject | None]]
 """Gives the engine that goes along, in whatever process it is called."""
-GoesOn = Callable[[int], bool]
-"""Whether the leg of a number is still wanted."""
+GoesOn = Callable[[int, Counted], bool]
+"""Whether the leg of a number is still wanted; is told what it has counted so far."""
 
 
 @frozen
@@ -86,7 +86,7 @@ class Walker:
         first = (orders.seed * STRIDE + number) * orders.leg
         try:
             while leg.counted.steps < steps and not leg.last:
-                if not goes_on(number):
+                if not goes_on(number, leg.counted):
                     leg.stopped = True
                     break
                 walks.one(first, leg)

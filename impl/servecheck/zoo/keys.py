@@ -20,7 +20,16 @@ from servecheck.zoo.entry import Entry, Parts
 FROZEN = Path(__file__).with_name("frozen.toml")
 """The strategies as they were before any entry was run."""
 ELSEWHERE = frozenset(
-    f"{name}.py" for name in "corpus counted legs long outcome retry summary workers".split()
+    {
+        "corpus.py",
+        "counted.py",
+        "legs.py",
+        "long.py",
+        "outcome.py",
+        "retry.py",
+        "summary.py",
+        "workers.py",
+    }
 )
 """What counts, tells, keeps, or walks in other processes: no entry is tried by it."""
 
