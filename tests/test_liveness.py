@@ -11,8 +11,9 @@ import networkx as nx
 import pytest
 from attrs import evolve
 
+from servecheck.explore.axes import AXES, kind
 from servecheck.explore.liveness import Fits, Lasso, Liveness, fitting, liveness, peeled
-from servecheck.explore.scopes import AXES, ServingScope, kind, named
+from servecheck.explore.scopes import ServingScope, named
 from servecheck.explore.search import Ended, Limits, search
 from servecheck.explore.serving import Serving
 from servecheck.explore.system import Raw
