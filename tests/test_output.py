@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from servecheck.trace.read import read_trace
 from servespec.actions import Complete, Submit
-from servespec.chain import Chain, Namespace, Tokens, link
+from servespec.chain import Chain, Namespace, Tokens, extend_keys, link
 from servespec.config import Config
 from servespec.events import Delivered, Event
 from servespec.machine import Machine
@@ -120,6 +120,23 @@ def test_an_answer_that_is_not_the_models_is_seen() -> None:
     assert wrong_output(MODEL, submit, [Delivered("a", 0, own)]) is None
     told = wrong_output(MODEL, submit, [Delivered("a", 0, wrong)])
     assert told == f"a: token 1 of the output is {wrong[1]}, the model says {own[1]}"
+
+
+def test_a_hash_without_the_namespace_gives_wrong_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block is known whoever it was computed for. Ann reads a block of the public: what is behind
+    it was not computed from her text, and the model answers to that."""
+
+    def shared(
+        known: tuple[Chain, ...], namespace: Namespace, text: Tokens, size: int
+    ) -> tuple[Chain, ...]:
+        return extend_keys(known, Namespace(), text, size)
+
+    submits = [Submit("a", (1, 2, 3), 1), Submit("b", (1, 2, 4), 2, ANN)]
+    assert wrong_output(MODEL, submits[1], life(ROOMY, submits)["b"]) is None
+    monkeypatch.setattr("servespec.request.extend_keys", shared)
+    told = wrong_output(MODEL, submits[1], life(ROOMY, submits)["b"])
+    assert told is not None
+    assert told.startswith("b: token 0 of the output is 5, ")
 
 
 def test_a_hash_without_its_parent_gives_wrong_answers(monkeypatch: pytest.MonkeyPatch) -> None:

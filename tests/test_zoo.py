@@ -30,6 +30,7 @@ from servecheck.zoo.run import Plan, by_fuzzing, by_properties
 from servecheck.zoo.search import around, nearest, nearest_along
 from servecheck.zoo.told import subject_of
 from servespec.actions import Abort, Complete, Output, Schedule, Submit
+from servespec.chain import Namespace, keys
 from servespec.config import Config
 from servespec.machine import Machine
 from servespec.policy import VLLM_0_33
@@ -216,6 +217,30 @@ def test_a_property_falls_on_what_an_engine_does_alone() -> None:
     assert clean.do(Abort("a")).live == ()
     with pytest.raises(EngineFell, match="OWN-1"):
         alone.do(Abort("a"))
+
+
+def test_an_engine_that_shares_between_namespaces_goes_on() -> None:
+    """Given an engine that leaves the adapter out of names, alone; when a request hits what another
+    adapter has computed, then what it writes is worth nothing, and CON-1r says so where it is
+    asked; nothing is raised, nor by the specification that goes on from there."""
+    machine, entry = Machine(Config(5, 2, 8, 16, 4), VLLM_0_33), ENTRIES["adapter-left-out"]
+    first = Submit("a", (1, 1, 1), 1, Namespace(adapter="x"))
+    second = Submit("b", (1, 1, 1), 2, Namespace(adapter="y"))
+    hits = (first, Schedule(), Complete((Output("a", (1,)),)), second, Schedule())
+    asked, unasked = (
+        Alone.of(entry, machine, properties) for properties in ((PROPERTIES["CON-1r"],), ())
+    )
+    for action in hits:
+        asked.do(action)
+        unasked.do(action)
+    last = Complete((Output("b", (1,)),))
+    # Whoever adopts a state names the blocks of a text as the specification does.
+    named = (evolve(r, keys=keys(r.namespace, r.prompt, 2)) for r in unasked.state.running)
+    adopted = evolve(unasked.state, running=tuple(named))
+    for after in (machine.apply(adopted, last).state, unasked.do(last)):
+        assert after.pool.blocks[after.running[0].table[1]].content == (None,)
+    with pytest.raises(EngineFell, match="CON-1r: the pass of b from position 2 read another"):
+        asked.do(last)
 
 
 # --- what was kept -------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ kept in, the command; and what may happen to them: Ctrl-C, a full disk, half a r
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import signal
@@ -255,33 +254,6 @@ def running(group: int) -> list[str]:
             if int(its) == group and state != "Z":
                 found.append(file.parent.name)
     return found
-
-
-def test_ctrl_c_is_heard_though_it_comes_while_garbage_is_collected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Given a run whose first Ctrl-C is raised in a callback of the garbage collector, where Python
-    drops it; then the run ends all the same, soon after."""
-    pressed: list[str] = []
-
-    def collected(phase: str, info: dict[str, int]) -> None:
-        if not pressed:
-            pressed.append(phase)
-            signal.raise_signal(signal.SIGINT)
-
-    def tried(entry: object, plan: Plan) -> None:
-        gc.callbacks.append(collected)
-        gc.collect()
-        gc.callbacks.remove(collected)
-        deadline = monotonic() + 60
-        while monotonic() < deadline:
-            sleep(0.01)
-
-    monkeypatch.setattr("servecheck.zoo.matrix.try_entry", tried)
-    monkeypatch.setattr("sys.unraisablehook", lambda unraisable: None)
-    assert matrix(chosen(["hit-stays-free"]), Plan()) == Matrix((), interrupted=True)
-    assert pressed == ["start"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")

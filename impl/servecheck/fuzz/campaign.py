@@ -45,7 +45,6 @@ from servecheck.fuzz.wander import Wanderer
 from servecheck.fuzz.worlds import Draw, anywhere
 from servecheck.lockstep.shown import shown
 from servecheck.lockstep.subject import Subject
-from servecheck.marks import possible
 from servespec.machine import Machine
 from servespec.properties import PROPERTIES
 
@@ -196,14 +195,11 @@ class _Campaign:
             tally.last.actions if tally.last else (),
             shrinks=not interrupted,
         )
-        able = {mark for world in tally.worlds for mark in possible(*world)}
         spent = Spent(self.seed, self.seconds, elapsed, interrupted)
         return summarised(
             ended,
             spent,
             tally,
-            len(tally.worlds),
-            able,
             self.subject,
             retried=self.retried,
             taught=self.corpus.told if self.corpus else None,
