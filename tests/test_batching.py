@@ -103,6 +103,32 @@ def test_late_is_to_start_or_to_end_later(
     assert told == ((Late("r", first, second),) if late else ())
 
 
+def test_those_who_are_late_are_told_in_order() -> None:
+    """Three requests: b and a start in the second step, c in the first, and before all in the
+    first."""
+
+    def course(*steps: str) -> Course:
+        events = tuple(tuple(Admitted(id, 0, ()) for id in ids) for ids in steps)
+        return evolve(begin(unhindered(3, 2).first), steps=events)
+
+    told = too_late(course("c", "ba"), course("bac"))
+    assert [late.id for late in told] == ["a", "b"]
+
+
+def test_a_scope_is_every_stream_of_it_once() -> None:
+    """Two requests at most, at the steps 0 and 1, of one or two tokens: 4 streams of one request,
+    and 3 · 4 of two, as the second does not arrive before the first; with one slot and with two."""
+    scope = Scope(requests=2, last_arrival=1, outputs=2, slots=2)
+    kinds = [(at, output) for at in (0, 1) for output in (1, 2)]
+    ones = [stream(kind) for kind in kinds]
+    twos = [stream(a, b) for a in kinds for b in kinds if a[0] <= b[0]]
+    found = [(twin.slots, twin.stream) for twin in courses(scope)]
+    assert len(found) == 2 * (4 + 12)
+    assert set(found) == {(slots, one) for slots in (1, 2) for one in ones + twos}
+    texts = [a.submit.prompt + (0,) * a.submit.max_tokens for _, s in found for a in s.arrivals]
+    assert max(map(len, texts)) == scope.longest == 3
+
+
 def counted(scope: Scope) -> dict[int, tuple[int, int]]:
     """By slots: how many streams a scope has, and in how many of them static batching is later for
     somebody. ORD-1 holds on all of them."""

@@ -104,6 +104,7 @@ PARTS = {
                 "test_arithmetic",
                 "test_batching",
                 "test_chunking",
+                "test_document",
                 "test_drafts",
                 "test_isolation",
                 "test_miniature",
