@@ -16,10 +16,21 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from servespec.actions import Submit
+from servespec.actions import Complete, Submit
+from servespec.chain import Namespace, link
 from servespec.config import Config
-from servespec.events import Admitted, Finished, Reason
+from servespec.events import (
+    Admitted,
+    BlockRemoved,
+    Delivered,
+    Finished,
+    Preempted,
+    Reason,
+    Refused,
+    Scheduled,
+)
 from servespec.machine import Machine
+from servespec.plan import State
 from servespec.policy import PROFILES
 from servespec.theory.batching import (
     CI,
@@ -34,10 +45,13 @@ from servespec.theory.batching import (
 from servespec.theory.stream import (
     Arrival,
     Course,
+    Events,
     Stream,
     StreamError,
+    Tally,
     always,
     begin,
+    computed,
     duration,
     ends,
     run,
@@ -247,6 +261,64 @@ def test_a_run_that_stands_still_is_over() -> None:
 def test_a_run_is_given_up_after_its_limit() -> None:
     machine = unhindered(1, 40).first
     assert len(run(machine, stream((0, 30)), limit=10).steps) == 10
+
+
+def test_a_stream_is_over_with_its_last_arrival() -> None:
+    """A request of one token is served in the step in which it comes; without one there is none."""
+    machine = unhindered(1, 4).first
+    assert stream((0, 1), (3, 1)).last == 3
+    assert len(run(machine, stream((0, 1), (3, 1))).steps) == 4
+    assert Stream(()).last == -1
+    assert run(machine, Stream(())).steps == ()
+
+
+def test_a_step_from_a_known_state_is_not_made_again() -> None:
+    """Two streams that begin alike, through one machine: the model is asked once for each step that
+    is new, of the second stream for the last one alone."""
+    asked = []
+
+    def counting(machine: Machine, state: State) -> Complete:
+        asked.append(state)
+        return always(7)(machine, state)
+
+    course = begin(unhindered(2, 8).first, counting)
+    assert len(course.through(stream((0, 3))).steps) == len(asked) == 3
+    assert len(course.through(stream((0, 3), (2, 1))).steps) == 3
+    assert len(asked) == 4
+
+
+def test_what_a_step_computes_and_takes() -> None:
+    """In the first step 2 + 3 tokens are scheduled, and b is sent back by the same pass: 2 are
+    computed. In the second one b comes again with a hit of 1, and c is turned away."""
+    key = link(Namespace(), None, (0,))
+    first: Events = (
+        Admitted("a", 0, (0,)),
+        Admitted("b", 0, (1,)),
+        Scheduled("a", 2, 0, ()),
+        Scheduled("b", 3, 0, ()),
+        Preempted("b"),
+        Delivered("a", 0, (7, 8)),
+    )
+    second: Events = (
+        Refused("c", Reason.IMPOSSIBLE),
+        BlockRemoved(0, key),
+        Admitted("b", 1, (1,)),
+        Scheduled("b", 2, 0, ()),
+        Delivered("b", 0, (7,)),
+    )
+    assert (computed(first), computed(second)) == ({"a": 2}, {"b": 2})
+    assert tally((first, second)) == Tally(
+        steps=2,
+        admissions=3,
+        hit_tokens=1,
+        computed_tokens=4,
+        delivered_tokens=3,
+        evictions=1,
+        preemptions=1,
+        refusals=1,
+    )
+    assert duration((first, second)) == 2 + 4
+    assert duration((first, second), a_step=10, a_token=3) == 20 + 12
 
 
 def test_a_tally_counts_what_happened() -> None:
