@@ -136,7 +136,7 @@ def test_a_state_is_renamed_in_all_its_names() -> None:
         (Discard(), Discard()),
         (ResetCache(True), ResetCache(True)),
     ],
-    ids=lambda action: type(action).__name__,
+    ids=["somebody's", "Ann's", "outputs", "abort", "schedule", "discard", "reset"],
 )
 def test_an_action_is_renamed_in_all_its_names(action: Action, renamed: Action) -> None:
     assert ALL.action(action, BEFORE) == renamed
@@ -182,7 +182,7 @@ def test_what_is_offered_is_renamed_too() -> None:
     config, swap = Config(5, 1, 4, 8, 2), Renaming(ids={"a": "b", "b": "a"})
     machine, choosy = Machine(config, VLLM_0_33), Choosy(config, VLLM_0_33)
     nobody = machine.initial()
-    assert unequal(machine, nobody, Abort("a"), swap) is None
+    assert unequal(machine, nobody, Complete(), swap) is None
     assert unequal(machine, nobody, Submit("a", (0,), 1), swap) is None
     theirs = unequal(choosy, nobody, Submit("a", (0,), 1), swap)
     assert theirs is not None

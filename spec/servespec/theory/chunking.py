@@ -109,7 +109,8 @@ def _decoding(batch: int, context: int, prompt: int, most: int) -> tuple[Machine
     the newcomer waits. The users share one prompt, which keeps the machine small; the roofline
     counts the reads of each all the same. The newcomer shares nothing with them."""
     longest = max(context, prompt) + most + 1
-    each = blocks_for(most, BLOCK_SIZE) + 1  # of its own: the end of its prompt, and what it writes
+    # Of its own: what it writes, and the end of its prompt.
+    each = blocks_for(most, BLOCK_SIZE) + 1
     shared = blocks_for(context, BLOCK_SIZE) + blocks_for(prompt, BLOCK_SIZE)
     config = Config(
         num_blocks=1 + shared + batch * each,
