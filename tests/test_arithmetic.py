@@ -130,6 +130,7 @@ def test_parameters_and_cache_from_the_shape(
 ) -> None:
     d = Deployment(model(name), A100)
     assert d.model.parameters() == parameters == d.model.active()
+    assert isinstance(d.model.parameters(), int), "exactly, and so no float"
     assert kv_bytes_per_token(d) == kv_bytes_a_token
 
 
