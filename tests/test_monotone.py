@@ -312,6 +312,24 @@ def test_two_machines_that_differ_in_one_thing(anomaly: Anomaly) -> None:
     assert differ == DIFFERENCE[anomaly.name]
 
 
+def test_the_slots_that_the_page_tells() -> None:
+    """Where it tells of slots, the machines have as many."""
+    page = (DOCS / "batching.md").read_text()
+    told = {}
+    for anomaly in ANOMALIES:
+        story = page.partition(f"**{anomaly.name}**")[2].partition("**")[0]
+        for said, slots in (("Two slots", 2), ("Three slots", 3)):
+            if said in story:
+                told[anomaly.name] = slots
+                assert anomaly.twins.first.config.max_num_seqs == slots
+    assert told == {
+        "prefill first": 2,
+        "finite pool": 2,
+        "priority order": 2,
+        "more blocks, later end": 3,
+    }
+
+
 @pytest.mark.parametrize("anomaly", ANOMALIES, ids=lambda anomaly: anomaly.name)
 def test_a_counterexample_runs_as_it_is_told(anomaly: Anomaly) -> None:
     """By itself, without the search. Where order is by priority, the second of the four is
