@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,8 @@ from servespec.chain import Chain, Namespace, Tokens, link
 from servespec.config import Config
 from servespec.events import Delivered, Event
 from servespec.machine import Machine
-from servespec.policy import PROFILES, VLLM_0_33, prioritised
+from servespec.plan import Plan, Planned
+from servespec.policy import MINIATURE, PROFILES, VLLM_0_33, prioritised
 from servespec.theory.output import (
     answers,
     continuation,
@@ -76,6 +78,15 @@ def test_of_the_drafts_so_many_are_the_models_own() -> None:
     (none,) = answers(MODEL)(machine, state).outputs
     assert (none.tokens, len(none.drafts)) == ((o1,), 2)
     assert none.drafts[0] != o2
+
+
+def test_behind_a_slot_that_nobody_wrote_nothing_can_be_read() -> None:
+    """A pass that computes the second token of a text whose first one was never written: the model
+    says 5 to that, and would go on to say 5."""
+    machine = Machine(Config(3, 2, 8, 8, 2, num_speculative_tokens=2), MINIATURE)
+    entry = Planned("a", Namespace(), 1, (7,), (), (0, 1), 0, True, False, False)
+    state = evolve(machine.initial(), in_flight=(Plan((entry,)),))
+    assert answers(MODEL, right=2)(machine, state) == Complete((Output("a", (5,), (5, 5)),))
 
 
 @given(st.data())

@@ -69,7 +69,7 @@ class NGram:
             )
 
     def propose(self, text: Tokens, turn: int, gamma: int) -> Tokens:
-        for n in range(self.most, self.least - 1, -1):
+        for n in range(min(self.most, len(text) - 1), self.least - 1, -1):
             suffix = text[-n:]
             for start in range(len(text) - n):
                 if text[start : start + n] == suffix:

@@ -89,7 +89,7 @@ def _output(
     tokens += (model(at),)
     ahead: Tokens = ()
     for i in range(machine.config.num_speculative_tokens):
-        at = link(entry.namespace, at, (*tokens, *ahead)[-1:])
+        at = None if at is None else link(entry.namespace, at, (*tokens, *ahead)[-1:])
         ahead += (model(at) + (i >= right),)
     return Output(entry.id, tokens, ahead)
 
