@@ -112,6 +112,7 @@ PARTS = {
                 "test_output",
                 "test_rejection",
                 "test_renaming",
+                "test_smallest",
                 "test_speculation",
             ),
         ),
