@@ -197,6 +197,8 @@ class Mark(Enum):
     PREEMPTS_BETTER = ("a victim has a better priority than who makes it give way", LAST_FIRST)
     PREEMPTS_SEVERAL = ("several give way in one pass", PREEMPTING)
     ADMITTED_SAME_PASS = ("somebody is admitted in a pass in which somebody gave way", GOING_ON)
+    SEATS_END_SAME_PASS = ("seats end in a pass in which somebody gave way", GOING_ON)
+    TOKENS_END_SAME_PASS = ("tokens end in a pass in which somebody gave way", PREEMPTING)
     READMITTED_SAME_PASS = ("a victim is admitted again in the same pass", GOING_ON)
     REQUEUED_BEHIND = (
         "a victim waits behind others",
@@ -316,6 +318,13 @@ SKIPPED = {
     Reason.NO_CHUNKS: Mark.SKIPPED_NO_CHUNKS,
     Reason.PADDING: Mark.SKIPPED_PADDING,
 }
+
+
+ENDS_SAME_PASS = {
+    Reason.NO_SEATS: Mark.SEATS_END_SAME_PASS,
+    Reason.NO_TOKENS: Mark.TOKENS_END_SAME_PASS,
+}
+"""What is counted when somebody gives way, and then ends."""
 
 
 def possible(config: Config, policy: Policy) -> tuple[Mark, ...]:
@@ -438,6 +447,8 @@ def _pass(step: Step) -> Iterator[Mark]:
             case Skipped(id, reason):
                 handled[id] = False
                 yield SKIPPED[reason]
+                if victims and reason in ENDS_SAME_PASS:
+                    yield ENDS_SAME_PASS[reason]
                 if reason is Reason.NO_ROOM and _only_watermark(step, id):
                     yield Mark.WATERMARK_REFUSES
             case Preempted(id):

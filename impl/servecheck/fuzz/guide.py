@@ -17,7 +17,7 @@ from collections import Counter, deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from servecheck.fuzz.draw import TIGHTENED, Chance, neighbour, pick, tightened
 from servecheck.marks import Mark
@@ -51,6 +51,8 @@ class Start:
     actions: tuple[Action, ...]
     elsewhere: bool = False
     """The world is not the one in which it was found, so it may come to other situations."""
+    rest: tuple[Action, ...] = ()
+    """What comes after them, once something else has been done in between, as far as it can."""
 
 
 @define
@@ -100,8 +102,11 @@ class Guide:
         start = pick(chance, tuple(self.starts[pick(chance, rarest)].values()))
         back = pick(chance, BACK)
         upto = max(len(start.actions) - back, 0) if back else 0
-        if chance.below(2):
+        way = chance.below(3)
+        if way == 0:
             return Start(start.machine, start.alphabet, start.actions[:upto])
+        if way == 1:
+            return evolve(start, actions=start.actions[:upto], rest=start.actions[upto:])
         machine = start.machine
         return _elsewhere(
             start, neighbour(chance, machine.config, machine.policy, self.fixed), upto

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import count
 
 from attrs import define, evolve, field, frozen
@@ -23,6 +24,7 @@ from servecheck.fuzz.names import Naming, letters
 from servecheck.fuzz.tell import fell
 from servecheck.lockstep.follow import Diverged, Follower
 from servecheck.marks import Mark, marks_of
+from servecheck.trace.shrink import adapted
 from servecheck.watch import Watch
 from servespec.actions import Submit
 from servespec.chain import Namespace, Token, Tokens
@@ -163,6 +165,20 @@ class Walk:
                 self._taken.add(action.id)
             self.do(action)
         self.replaying = False
+
+    def expect(self, actions: Iterable[Action]) -> None:
+        """Leave the ids of those who are still to come to them."""
+        self._taken.update(action.id for action in actions if isinstance(action, Submit))
+
+    def along(self, actions: Iterable[Action]) -> None:
+        """Go on with another walk's actions, as far as they are enabled here."""
+        for action in actions:
+            mended = action
+            if isinstance(action, Complete):
+                mended = adapted(self.machine, self.state, action)
+            with suppress(ActionDisabled):
+                self.machine.apply(self.state, mended)
+                self.do(mended)
 
     def _mark(self, step: Step) -> None:
         for mark in marks_of(step):

@@ -53,6 +53,7 @@ class Wanderer:
         self._chance = Seeded(seed)
         self._lead: tuple[Action, ...] = ()
         self._counts = False
+        self._rest: tuple[Action, ...] = ()
         start = guide.offer(self._chance) if guide and self._chance.below(2) else None
         if start is not None:
             # The world may have moved to where the engine does not go along.
@@ -66,6 +67,7 @@ class Wanderer:
                     pick(self._chance, NAMINGS),
                 )
                 self._lead, self._counts = start.actions, start.elsewhere
+                self._rest = start.rest
                 return
         worlds = draw or anywhere(config, policy)
         self.walk = begin(self._chance, worlds, properties, following)
@@ -80,6 +82,12 @@ class Wanderer:
         walk.replay(self._lead, self._counts)
         silent = chance.below(self._silent)
         offered = tuple(kind for kind in kinds if chance.below(10) >= silent)
+        if self._rest:
+            walk.expect(self._rest)
+            for _ in range(1 + chance.below(2)):
+                enabled = [kind for kind in kinds if kind.enabled(walk)]
+                fire(pick(chance, enabled), walk, chance)
+            walk.along(self._rest)
         for _ in range(max(moves // pick(chance, PARTS), 1)):
             enabled = [kind for kind in offered if kind.enabled(walk)]
             if not enabled:
