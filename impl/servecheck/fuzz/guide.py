@@ -90,7 +90,9 @@ class Guide:
             if mark in rarest and isinstance(start.actions[-1], Schedule):
                 self.waiting.extend((start, way) for way in range(len(TIGHTENED)))
             if len(known) > KEPT:
-                del known[next(iter(known))]
+                policies = Counter(machine.policy for machine in known)
+                crowd = max(policies.values())
+                del known[next(m for m in known if policies[m.policy] == crowd)]
 
     def offer(self, chance: Chance) -> Start | None:
         """A start near one of the rarest situations; None if nothing was learned."""
