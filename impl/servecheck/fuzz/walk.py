@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from itertools import count
 
 from attrs import define, evolve, field, frozen
@@ -157,28 +156,42 @@ class Walk:
             PropertyFell: as `do` does.
         """
         self.replaying = not counts
+        actions = tuple(actions)
+        self.leave_ids_to(actions)
         for action in actions:
             follower = self.follower
             if follower is not None and not follower.allows(self.machine, self.state, action):
                 break
-            if isinstance(action, Submit):
-                self._taken.add(action.id)
             self.do(action)
         self.replaying = False
 
-    def expect(self, actions: Iterable[Action]) -> None:
-        """Leave the ids of those who are still to come to them."""
+    def leave_ids_to(self, actions: Iterable[Action]) -> None:
+        """Give nobody else the ids of those who come in these actions."""
         self._taken.update(action.id for action in actions if isinstance(action, Submit))
 
     def along(self, actions: Iterable[Action]) -> None:
-        """Go on with another walk's actions, as far as they are enabled here."""
+        """Go on as another walk did, as far as that is enabled here; what a step brings is adapted
+        to its plan.
+
+        Raises:
+            PropertyFell: as `do` does.
+        """
         for action in actions:
-            mended = action
+            mine = action
             if isinstance(action, Complete):
-                mended = adapted(self.machine, self.state, action)
-            with suppress(ActionDisabled):
-                self.machine.apply(self.state, mended)
-                self.do(mended)
+                mine = adapted(self.machine, self.state, action)
+            if self._offers(mine):
+                self.do(mine)
+
+    def _offers(self, action: Action) -> bool:
+        """Whether an action is enabled; what else goes wrong with it is for `do` to tell."""
+        try:
+            self.machine.apply(self.state, action)
+        except ActionDisabled:
+            return False
+        except Exception:
+            return True
+        return True
 
     def _mark(self, step: Step) -> None:
         for mark in marks_of(step):
