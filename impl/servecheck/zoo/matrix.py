@@ -20,12 +20,12 @@ from pathlib import Path
 from attrs import evolve, frozen
 
 from servecheck.processes import deaf, unheard
-from servecheck.trace.model import TraceError, Verdict
-from servecheck.trace.write import replace
+from servecheck.trace.model import TraceError
 from servecheck.zoo import ENTRIES, SUBJECTS, Entry
 from servecheck.zoo.keys import change_of, hashes, strategies_of
 from servecheck.zoo.rows import MISSED, Pair, Row, append, latest, read_rows, ready
 from servecheck.zoo.run import Plan, try_entry
+from servecheck.zoo.shortest import Program, keep
 
 Show = Callable[[Row], None]
 """Is told of a row when it is there."""
@@ -85,8 +85,10 @@ def matrix(
     interrupted = False
     try:
         with closing(_tried(left, min(jobs, len(left)))) as coming:
-            for row in coming:
+            for row, program in coming:
                 rows[row.entry, row.seed] = row
+                if program is not None and plan.keep is not None:
+                    keep(plan.keep, ENTRIES[row.entry], program, row.seed)
                 if results is not None:
                     append(results, row)
                 show(row)
@@ -119,16 +121,13 @@ def _made(folder: Path) -> None:
 # --- processes -----------------------------------------------------------------------------------
 
 
-def tried(name: str, plan: Plan) -> Row:
-    """An entry by its id; its shortest program is kept, if the plan says where."""
+def tried(name: str, plan: Plan) -> tuple[Row, Program | None]:
+    """An entry by its id; and the shortest program on which it is known to differ."""
     row, shortest = try_entry(ENTRIES[name], plan)
-    if shortest is not None and plan.keep is not None and not plan.chance_only:
-        path = plan.keep / f"{name}.jsonl"
-        replace(path, shortest.machine, shortest.actions, Verdict("holds"), seed=plan.seed)
-    return row
+    return row, None if shortest is None else (shortest.machine, shortest.actions)
 
 
-def _tried(left: Sequence[tuple[str, Plan]], jobs: int) -> Generator[Row]:
+def _tried(left: Sequence[tuple[str, Plan]], jobs: int) -> Generator[tuple[Row, Program | None]]:
     if jobs < 2:
         yield from (tried(name, plan) for name, plan in left)
         return
