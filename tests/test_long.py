@@ -21,6 +21,7 @@ from attrs import evolve
 
 from servecheck.cli import main
 from servecheck.cli.engines import subject_of
+from servecheck.cli.fuzz import DRIVERS
 from servecheck.cli.summary import lines, told
 from servecheck.cli.terminal import Exit
 from servecheck.engines.fast.adapters import FastLoop
@@ -400,13 +401,30 @@ def test_walks_do_without_hypothesis() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize(
+    ("given", "asked"), [("none", set()), ("OWN-1, LRU-3", {"OWN-1", "LRU-3"})]
+)
+def test_both_drivers_ask_the_properties_that_are_named(
+    given: str, asked: set[str], driver: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Given properties by name, or none; when one driver or the other searches, then these alone
+    are asked, all others are listed, and the engine is compared all the same."""
+    words = ("--driver", driver, "--seconds", "0.3", "--properties", given, "--json")
+    assert main(["fuzz", *words]) == Exit.HOLDS
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["not_asked"]) == set(PROPERTIES) - asked
+    assert {name for name, count in found["checked"].items() if count} <= asked
+    assert found["engine"]["actions"] == found["steps"] > 0
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
         (("--driver", "walk"), "--driver walk is unknown; take one of both, walks"),
         (
             ("--jobs", "2"),
-            "--steps, --jobs and --properties are for walks; add --driver walks",
+            "--steps and --jobs are for walks; add --driver walks",
         ),
         (
             ("--driver", "walks", "--steps", "9", "--seconds", "9"),
@@ -414,7 +432,11 @@ def test_walks_do_without_hypothesis() -> None:
         ),
         (
             ("--driver", "walks", "--program", "x.jsonl"),
-            "--program does not search; drop it, or --driver and --corpus",
+            "--program does not search; drop it, or --driver, --corpus, --properties",
+        ),
+        (
+            ("--properties", "OWN-1", "--program", "x.jsonl"),
+            "--program does not search; drop it, or --driver, --corpus, --properties",
         ),
         (
             ("--driver", "walks", "--properties", "LRU-9"),
