@@ -12,6 +12,7 @@ import subprocess
 import sys
 from contextlib import nullcontext, suppress
 from functools import partial
+from itertools import count
 from multiprocessing import parent_process
 from pathlib import Path
 from time import monotonic, sleep
@@ -21,13 +22,13 @@ from attrs import evolve
 
 from servecheck.cli import main
 from servecheck.cli.engines import subject_of
-from servecheck.cli.fuzz import DRIVERS
 from servecheck.cli.summary import lines, told
 from servecheck.cli.terminal import Exit
 from servecheck.engines.fast.adapters import FastLoop
 from servecheck.engines.protocol import SeenPlan, Unsupported
 from servecheck.fuzz import counted as counting
 from servecheck.fuzz import workers
+from servecheck.fuzz.campaign import campaign
 from servecheck.fuzz.counted import Counted
 from servecheck.fuzz.legs import Engines, Orders
 from servecheck.fuzz.long import Budget, long_campaign
@@ -401,21 +402,20 @@ def test_walks_do_without_hypothesis() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
-@pytest.mark.parametrize(
-    ("given", "asked"), [("none", set()), ("OWN-1, LRU-3", {"OWN-1", "LRU-3"})]
-)
-def test_both_drivers_ask_the_properties_that_are_named(
-    given: str, asked: set[str], driver: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("asked", [(), ("OWN-1", "LRU-3")])
+def test_both_drivers_ask_the_properties_that_are_named(asked: tuple[str, ...]) -> None:
     """Given properties by name, or none; when one driver or the other searches, then these alone
     are asked, all others are listed, and the engine is compared all the same."""
-    words = ("--driver", driver, "--seconds", "0.3", "--properties", given, "--json")
-    assert main(["fuzz", *words]) == Exit.HOLDS
-    found = json.loads(capsys.readouterr().out)
-    assert set(found["not_asked"]) == set(PROPERTIES) - asked
-    assert {name for name, count in found["checked"].items() if count} <= asked
-    assert found["engine"]["actions"] == found["steps"] > 0
+    ticks, subject = count(), Subject.of(FastLoop)
+    both = campaign(9, clock=lambda: next(ticks), following=subject, properties=asked)
+    assert subject.followed == both.steps > 0
+    walks = long_campaign(evolve(SHORT, properties=asked), Budget(steps=300))
+    for found in (both, walks):
+        assert found.verdict is Verdict.HOLDS
+        assert set(found.unasked) == set(PROPERTIES) - set(asked)
+        assert {name for name, times in found.checked.items() if times} <= set(asked)
+    told = both, walks
+    assert all(found.checked["OWN-1"] == found.steps for found in told) == bool(asked)
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ class _Campaign:
                 guide=self.tally.guide,
             )
         except Unsupported:
-            if not self.tally.runs:
+            if self.tally.skip():
                 raise
             return
         try:

@@ -44,6 +44,8 @@ class Counted:
     """Digests of pairs of sizes and choices."""
     able: set[Mark] = field(factory=set)
     """Marks that the sizes and choices of some walk allow."""
+    skipped: int = 0
+    """Walks that found no world that the engine takes."""
 
     @property
     def more_worlds(self) -> bool:
@@ -64,6 +66,11 @@ class Counted:
             self.worlds.add(digest)
             self.able.update(possible(*world))
 
+    def skip(self) -> bool:
+        """Count a walk without a world; whether the engine is held to take none at all."""
+        self.skipped += 1
+        return not self.runs and self.skipped >= HOPELESS
+
     def merge(self, other: Counted) -> None:
         """Count what another one has counted."""
         self.runs += other.runs
@@ -75,3 +82,4 @@ class Counted:
         if not self.more_worlds:
             self.worlds.update(sorted(other.worlds)[: MOST_WORLDS - len(self.worlds)])
         self.able |= other.able
+        self.skipped += other.skipped

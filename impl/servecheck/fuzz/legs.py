@@ -19,7 +19,7 @@ from attrs import define, field, frozen
 
 from servecheck.engines.protocol import Unsupported
 from servecheck.fuzz.corpus import best_of, taught
-from servecheck.fuzz.counted import HOPELESS, Counted
+from servecheck.fuzz.counted import Counted
 from servecheck.fuzz.guide import Guide, Start
 from servecheck.fuzz.judge import Gone, Guarded, beside
 from servecheck.fuzz.outcome import Found, Leg, Lost, Shown
@@ -105,7 +105,6 @@ class _Walks:
     subject: Subject | None
     draw: Draw
     guide: Guide
-    refused: int = 0
 
     def beside(self, machine: Machine) -> Guarded:
         if self.subject is None:
@@ -126,8 +125,7 @@ class _Walks:
             )
             wanderer.go(self.orders.moves)
         except Unsupported:
-            self.refused += 1
-            if not leg.counted.runs and self.refused >= HOPELESS:
+            if leg.counted.skip():
                 raise
             return
         except PropertyFell as fall:

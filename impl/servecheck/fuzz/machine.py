@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from servecheck.engines.protocol import Unsupported
-from servecheck.fuzz.counted import HOPELESS, Counted
+from servecheck.fuzz.counted import Counted
 from servecheck.fuzz.guide import Guide
 from servecheck.fuzz.moves import MOVES, Move, fire
 from servecheck.fuzz.tell import PropertyFell
@@ -43,8 +43,6 @@ class Tally(Counted):
 
     falls: dict[str, PropertyFell] = field(factory=dict)
     """The shortest fall of each property, in the order in which they were found."""
-    skipped: int = 0
-    """Runs that found no world that the engine takes."""
     last: Walk | None = None
     """The run that ended last."""
     guide: Guide = field(factory=Guide)
@@ -108,8 +106,7 @@ class ServingMachine(RuleBasedStateMachine):
             self.walk = begin(Drawn(data), kind.draw, self.properties, kind.following)
         except Unsupported:
             # Where nothing was ever taken, that is what there is to say.
-            kind.tally.skipped += 1
-            if not kind.tally.runs and kind.tally.skipped >= HOPELESS:
+            if kind.tally.skip():
                 raise
             reject()
 
