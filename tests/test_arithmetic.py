@@ -11,6 +11,7 @@ import pytest
 from attrs import evolve
 
 from servespec.errors import ConfigError
+from servespec.theory.catalogue import found
 from servespec.theory.devices import DEVICES, Device, device
 from servespec.theory.dtypes import DTYPES, dtype
 from servespec.theory.memory import (
@@ -84,9 +85,16 @@ def test_the_rates_of_the_devices() -> None:
     }
 
 
-@pytest.mark.parametrize("entry", [*DEVICES.values(), *MODELS.values(), *DTYPES.values()])
-def test_every_constant_has_a_source(entry: Device | Model) -> None:
-    assert len(entry.source) > 10
+def test_every_constant_has_a_name_and_a_source() -> None:
+    for entry in DEVICES.values():
+        assert device(entry.name) is entry
+        assert len(entry.source) > 10
+    for shape in MODELS.values():
+        assert model(shape.name) is shape
+        assert len(shape.source) > 10
+    for form in DTYPES.values():
+        assert dtype(form.name) is form
+        assert len(form.source) > 10
 
 
 @pytest.mark.parametrize(
@@ -122,14 +130,15 @@ def test_parameters_and_cache_from_the_shape(
 ) -> None:
     d = Deployment(model(name), A100)
     assert d.model.parameters() == parameters == d.model.active()
+    assert isinstance(d.model.parameters(), int), "exactly, and so no float"
     assert kv_bytes_per_token(d) == kv_bytes_a_token
 
 
 def test_the_longest_text_of_a_model() -> None:
     """In units of 1,024 tokens: as the models' cards and configurations say."""
     told: dict[float, set[str]] = {}
-    for m in MODELS.values():
-        told.setdefault(m.context / 1_024, set()).add(m.name)
+    for name in MODELS:
+        told.setdefault(model(name).context / 1_024, set()).add(name)
     assert told == {
         2: {"gpt-j-6b", "falcon-7b"},
         4: {"llama-2-7b", "llama-2-13b", "llama-2-70b"},
@@ -179,6 +188,22 @@ def test_names_are_forgiven_their_spelling_and_offered() -> None:
         device("tpu")
     with pytest.raises(ConfigError, match=r"^dtype: 'q4' is not known; the nearest: q4_1, q4_0"):
         dtype("q4")
+
+
+def test_of_no_name_those_are_offered_that_begin_so_or_are_spelt_alike() -> None:
+    """All that begin with it, however many; else three at most, of which half the letters are the
+    same; else all there are."""
+    begun = {name: name for name in ("ab-1", "cab", "ab-2", "ab-3", "ab-4")}
+    with pytest.raises(ConfigError, match=r"thing: 'ab' .* nearest: ab-1, ab-2, ab-3, ab-4$"):
+        found("thing", "ab", begun)
+    half = {name: name for name in ("abxy", "zzzz")}
+    with pytest.raises(ConfigError, match=r"nearest: abxy$"):
+        found("thing", "abcd", half)
+    many = {name: name for name in ("abc1", "abc2", "abc3", "abc4", "abc5")}
+    with pytest.raises(ConfigError, match=r"nearest: \w+, \w+, \w+$"):
+        found("thing", "abcd", many)
+    with pytest.raises(ConfigError, match=r"' ' is not known; choose of abxy, zzzz$"):
+        found("thing", " ", half)
 
 
 @pytest.mark.parametrize("field", ["flops", "bandwidth", "memory"])
@@ -268,6 +293,27 @@ def test_whole_blocks_hold_fewer_sequences() -> None:
     assert sequences_that_fit(d, 17, block_size=16) == 1
     assert sequences_that_fit(d, 16, block_size=16) == 3
     assert sequences_that_fit(d, 17, overhead=131_072) == 3
+    assert sequences_that_fit(d, 16, block_size=16, overhead=4 * 131_072) == 3
+    assert sequences_that_fit(d, 16, block_size=16, overhead=5 * 131_072) == 2
+
+
+def test_blocks_are_of_sixteen_and_nothing_is_kept_unless_one_says_so() -> None:
+    """64 tokens and not a byte more: four blocks of 16, which a reported 4 leaves nothing behind
+    of, and 5 more than there is."""
+    chip = Device("small", 1, 1, 16_060_522_496 + 64 * 131_072, "made up")
+    d = evolve(LLAMA, device=chip)
+    assert cache_memory(d) == 64 * 131_072
+    assert blocks_that_fit(d) == 4
+    assert sequences_that_fit(d, 16) == 4
+    assert overhead_behind(d, 4) == (Fraction(-16 * 131_072), Fraction(0))
+    assert overhead_behind(d, 3) == (Fraction(0), Fraction(16 * 131_072))
+
+
+def test_no_block_no_sequence() -> None:
+    """Weights that do not fit leave no block, and not even the null block."""
+    d = Deployment(model("llama-2-70b"), A100)
+    assert blocks_that_fit(d) == 0
+    assert sequences_that_fit(d, 1, block_size=16) == 0
 
 
 @pytest.mark.parametrize(
@@ -289,6 +335,20 @@ def test_a_context_beyond_the_models() -> None:
         kv_bytes(LLAMA, 0)
 
 
+@pytest.mark.parametrize("value", [True, 1.5, "7", 0, -1, 10**12 + 1, -(10**12) - 1])
+def test_what_is_no_whole_number_is_refused(value: object) -> None:
+    """What is shown of it is a number that is not too long."""
+    shown = repr(value) if value in (True, 0, -1) else "what was given"
+    with pytest.raises(ConfigError, match=f"^tokens: {shown} is no whole number from 1 to 1,0.*0"):
+        Chunk(0, value)  # type: ignore[arg-type]  # what is wrong is the point
+
+
+def test_the_largest_numbers_are_whole() -> None:
+    assert Chunk(0, 10**12).tokens == 10**12
+    with pytest.raises(ConfigError, match=r"^batch: -1000000000000 is no whole number from 1"):
+        Chunk(0, 1, -(10**12))
+
+
 # --- tensor parallelism -----------------------------------------------------------------------
 
 
@@ -306,6 +366,16 @@ def test_more_ranks_than_key_value_heads_hold_copies() -> None:
     copies = 8 * 2 * 128 * 4096 * 32  # eight more keys' and values' projections
     norms = (2 * 32 + 1) * 4096
     assert 16 * LLAMA.model.parameters(16) == LLAMA.model.parameters() + 15 * norms + copies
+
+
+def test_the_vocabulary_is_padded() -> None:
+    """Eleven tokens over two ranks: six rows of the head and six biases on each."""
+    shape = evolve(TOY, vocabulary=11, head_bias=True)
+    assert shape.parameters() - TOY.parameters() == 2 * 8 + 11
+    plain = evolve(shape, head_bias=False)
+    assert shape.parameters(2) - plain.parameters(2) == 6
+    assert plain.parameters(2) - evolve(plain, vocabulary=12).parameters(2) == 0
+    assert isinstance(shape.parameters(2), int)
 
 
 def test_a_latent_is_on_every_rank() -> None:
@@ -382,6 +452,8 @@ def test_where_the_226_milliseconds_go() -> None:
     written = work(LLAMA, (PROMPT,), kv_writes=True).kv_written
     assert f"{float(written) / A100.bandwidth * 1000:.2f}" == "0.26"
     assert whole.kv_written == 0
+    both = work(LLAMA, (*users, PROMPT), kv_writes=True)
+    assert both.bytes == whole.bytes + (32 + 4096) * 131_072
 
 
 @pytest.mark.parametrize(
@@ -435,6 +507,12 @@ def test_what_follows_from_it() -> None:
         assert ms(LLAMA, *users, Chunk(0, chunk)) <= bound < ms(LLAMA, *users, Chunk(0, chunk + 1))
 
 
+@pytest.mark.parametrize("tokens", [400, 448, 1_000])
+def test_a_chunk_that_takes_just_the_bound_fits(tokens: int) -> None:
+    users = decodes(32, 2_000)
+    assert largest_chunk(LLAMA, users, step_time(LLAMA, (*users, Chunk(0, tokens)))) == tokens
+
+
 def test_a_bound_that_is_too_tight_or_wide() -> None:
     users = decodes(32, 2_000)
     alone = step_time(LLAMA, users)
@@ -458,6 +536,17 @@ def test_pairs_and_positions_one_by_one(windowed: int) -> None:
         layers = [full] * (3 - windowed) + [near] * windowed
         assert m.pairs(start, tokens) == sum(len(seen) for layer in layers for seen in layer)
         assert m.positions(start, tokens) == sum(len(set().union(*layer)) for layer in layers)
+
+
+def test_pairs_are_counted_exactly_however_long_the_text() -> None:
+    """n = 10⁹ + 1 tokens in a window that holds them: n(n + 1)/2 = 500,000,001,500,000,001 pairs a
+    layer, which no float is."""
+    n = 10**9 + 1
+    pairs = 500_000_001_500_000_001
+    assert int(float(pairs)) != pairs
+    for layers in (0, 1, 3):
+        m = evolve(LLAMA.model, layers=3, window=n, windowed_layers=layers)
+        assert m.pairs(0, n) == 3 * pairs
 
 
 def test_a_prompt_costs_the_same_arithmetic_however_it_is_cut() -> None:
@@ -507,6 +596,62 @@ def test_the_longest_context_that_crosses_one_by_one(d: Deployment) -> None:
     for context in (*range(1, 200), 500, 1_000, 9_999):
         crosses = crossing(d, context).batch is not None
         assert crosses is (longest is None or context <= longest)
+
+
+def on_a_chip(shape: Model, ridge: Fraction) -> Deployment:
+    chip = Device("chip", ridge.numerator, ridge.denominator, 10**6, "made up for these tests")
+    return Deployment(shape, chip)
+
+
+def test_where_a_position_brings_as_much_as_it_takes_any_context_crosses() -> None:
+    """A position is 32 FLOPs and 16 bytes a layer: at a ridge of 2 it pays for itself, and at one
+    of 2 + 1/16 it lacks one FLOP a layer."""
+    assert (TOY.attention.pair_flops(1), sum(TOY.attention.cached(1)) * 2) == (32, 16)
+    assert longest_crossing(on_a_chip(TOY, Fraction(2))) is None
+    assert crossing(on_a_chip(TOY, Fraction(2)), 9_999).batch is not None
+    lacks_one = on_a_chip(evolve(TOY, vocabulary=1), Fraction(33, 16))
+    longest = (2 * lacks_one.model.active() - 1) // 2  # c · 1 · 2 layers < 2N
+    assert longest_crossing(lacks_one) == longest < 10_000
+    assert crossing(lacks_one, longest).batch is not None
+    assert crossing(lacks_one, longest + 1).batch is None
+
+
+def test_half_a_flop_more_than_the_ridge_takes_crosses() -> None:
+    """However narrowly: f(c) is above r·m(c) by 1/2."""
+    one = work(on_a_chip(TOY, Fraction(2)), decodes(1, 20))
+    d = on_a_chip(TOY, (one.flops - Fraction(1, 2)) / one.kv_read)
+    batch = crossing(d, 20).batch
+    assert batch is not None
+    assert work(d, decodes(batch, 20)).intensity >= d.device.ridge
+    assert work(d, decodes(batch - 1, 20)).intensity < d.device.ridge
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_the_longest_context_under_a_window(layers: int) -> None:
+    """Three layers, of which some have a window of five: one that crosses far beyond it, and one in
+    which a decode reaches the ridge just where the window is full, so the longest is four."""
+    shape = evolve(TOY, layers=3, window=5, windowed_layers=layers)
+    for spare in (Fraction(3 * 5), Fraction(3 * 5 * 7)):
+        lacks = 2 * shape.active() / spare  # c · lacks · 3 layers < 2N up to c = spare / 3
+        d = on_a_chip(shape, (32 + lacks) / 16)
+        longest = longest_crossing(d)
+        assert longest is not None
+        assert longest == 4 if spare == 15 else longest > 5
+        assert crossing(d, longest).batch is not None
+        assert crossing(d, longest + 1).batch is None
+
+
+def test_a_window_in_every_layer_is_full_or_nothing_crosses() -> None:
+    """Where a decode reaches the ridge just when its windows are full, the longest context is one
+    position less; where it does so with a full window to spare, there is no longest."""
+    shape = evolve(TOY, window=5, windowed_layers=2)
+    full = on_a_chip(shape, (32 + Fraction(2 * shape.active(), 2 * 5)) / 16)
+    assert longest_crossing(full) == 4
+    assert crossing(full, 4).batch is not None
+    assert crossing(full, 5).batch is None
+    spare = on_a_chip(shape, (32 + Fraction(2 * shape.active(), 2 * 6)) / 16)
+    assert longest_crossing(spare) is None
+    assert crossing(spare, 9_999).batch is not None
 
 
 def test_long_contexts_level_off_below_the_ridge() -> None:

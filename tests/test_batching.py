@@ -16,10 +16,21 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from servespec.actions import Submit
+from servespec.actions import Complete, Submit
+from servespec.chain import Namespace, link
 from servespec.config import Config
-from servespec.events import Admitted, Finished, Reason
+from servespec.events import (
+    Admitted,
+    BlockRemoved,
+    Delivered,
+    Finished,
+    Preempted,
+    Reason,
+    Refused,
+    Scheduled,
+)
 from servespec.machine import Machine
+from servespec.plan import State
 from servespec.policy import PROFILES
 from servespec.theory.batching import (
     CI,
@@ -34,10 +45,13 @@ from servespec.theory.batching import (
 from servespec.theory.stream import (
     Arrival,
     Course,
+    Events,
     Stream,
     StreamError,
+    Tally,
     always,
     begin,
+    computed,
     duration,
     ends,
     run,
@@ -101,6 +115,32 @@ def test_late_is_to_start_or_to_end_later(
 
     told = too_late(course(*first), course(*second))
     assert told == ((Late("r", first, second),) if late else ())
+
+
+def test_those_who_are_late_are_told_in_order() -> None:
+    """Three requests: b and a start in the second step, c in the first, and before all in the
+    first."""
+
+    def course(*steps: str) -> Course:
+        events = tuple(tuple(Admitted(id, 0, ()) for id in ids) for ids in steps)
+        return evolve(begin(unhindered(3, 2).first), steps=events)
+
+    told = too_late(course("c", "ba"), course("bac"))
+    assert [late.id for late in told] == ["a", "b"]
+
+
+def test_a_scope_is_every_stream_of_it_once() -> None:
+    """Two requests at most, at the steps 0 and 1, of one or two tokens: 4 streams of one request,
+    and 3 · 4 of two, as the second does not arrive before the first; with one slot and with two."""
+    scope = Scope(requests=2, last_arrival=1, outputs=2, slots=2)
+    kinds = [(at, output) for at in (0, 1) for output in (1, 2)]
+    ones = [stream(kind) for kind in kinds]
+    twos = [stream(a, b) for a in kinds for b in kinds if a[0] <= b[0]]
+    found = [(twin.slots, twin.stream) for twin in courses(scope)]
+    assert len(found) == 2 * (4 + 12)
+    assert set(found) == {(slots, one) for slots in (1, 2) for one in ones + twos}
+    texts = [a.submit.prompt + (0,) * a.submit.max_tokens for _, s in found for a in s.arrivals]
+    assert max(map(len, texts)) == scope.longest == 3
 
 
 def counted(scope: Scope) -> dict[int, tuple[int, int]]:
@@ -221,6 +261,64 @@ def test_a_run_that_stands_still_is_over() -> None:
 def test_a_run_is_given_up_after_its_limit() -> None:
     machine = unhindered(1, 40).first
     assert len(run(machine, stream((0, 30)), limit=10).steps) == 10
+
+
+def test_a_stream_is_over_with_its_last_arrival() -> None:
+    """A request of one token is served in the step in which it comes; without one there is none."""
+    machine = unhindered(1, 4).first
+    assert stream((0, 1), (3, 1)).last == 3
+    assert len(run(machine, stream((0, 1), (3, 1))).steps) == 4
+    assert Stream(()).last == -1
+    assert run(machine, Stream(())).steps == ()
+
+
+def test_a_step_from_a_known_state_is_not_made_again() -> None:
+    """Two streams that begin alike, through one machine: the model is asked once for each step that
+    is new, of the second stream for the last one alone."""
+    asked = []
+
+    def counting(machine: Machine, state: State) -> Complete:
+        asked.append(state)
+        return always(7)(machine, state)
+
+    course = begin(unhindered(2, 8).first, counting)
+    assert len(course.through(stream((0, 3))).steps) == len(asked) == 3
+    assert len(course.through(stream((0, 3), (2, 1))).steps) == 3
+    assert len(asked) == 4
+
+
+def test_what_a_step_computes_and_takes() -> None:
+    """In the first step 2 + 3 tokens are scheduled, and b is sent back by the same pass: 2 are
+    computed. In the second one b comes again with a hit of 1, and c is turned away."""
+    key = link(Namespace(), None, (0,))
+    first: Events = (
+        Admitted("a", 0, (0,)),
+        Admitted("b", 0, (1,)),
+        Scheduled("a", 2, 0, ()),
+        Scheduled("b", 3, 0, ()),
+        Preempted("b"),
+        Delivered("a", 0, (7, 8)),
+    )
+    second: Events = (
+        Refused("c", Reason.IMPOSSIBLE),
+        BlockRemoved(0, key),
+        Admitted("b", 1, (1,)),
+        Scheduled("b", 2, 0, ()),
+        Delivered("b", 0, (7,)),
+    )
+    assert (computed(first), computed(second)) == ({"a": 2}, {"b": 2})
+    assert tally((first, second)) == Tally(
+        steps=2,
+        admissions=3,
+        hit_tokens=1,
+        computed_tokens=4,
+        delivered_tokens=3,
+        evictions=1,
+        preemptions=1,
+        refusals=1,
+    )
+    assert duration((first, second)) == 2 + 4
+    assert duration((first, second), a_step=10, a_token=3) == 20 + 12
 
 
 def test_a_tally_counts_what_happened() -> None:

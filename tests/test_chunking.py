@@ -8,6 +8,7 @@ from fractions import Fraction
 from itertools import combinations, pairwise
 
 import pytest
+from attrs import evolve
 
 from servespec.actions import Complete, Output, Schedule, Submit
 from servespec.config import Config
@@ -24,11 +25,12 @@ from servespec.theory.chunking import BUDGETS, Trade, exceptions, saves_nothing,
 from servespec.theory.devices import Device, device
 from servespec.theory.memory import Deployment
 from servespec.theory.models import model
-from servespec.theory.roofline import Chunk, decodes, milliseconds, of_plan, step_time
+from servespec.theory.roofline import Chunk, decodes, milliseconds, of_plan, step_time, work
 from servespec.theory.shapes import Grouped, Model
 from servespec.theory.speculation import speedup
 
-LLAMA = Deployment(model("llama-3-8b"), device("a100-80gb-sxm"))
+A100 = device("a100-80gb-sxm")
+LLAMA = Deployment(model("llama-3-8b"), A100)
 TOY = Model("toy", 2, 8, Grouped(2, 1, 4), 16, 10, 10_000, "made up for these tests")
 
 
@@ -141,7 +143,17 @@ def test_every_budget_of_a_small_prompt(flops: int, shorter: int, later: int, sh
 
 @pytest.mark.parametrize(
     ("chunks", "seconds", "holds"),
-    [(2, 9, True), (2, 10, False), (2, 11, False), (3, 10, True), (3, 9, False), (4, 11, True)],
+    [
+        (2, 9, True),
+        (2, 10, False),
+        (2, 11, False),
+        (3, 9, False),
+        (3, 10, True),
+        (3, 11, False),
+        (4, 9, False),
+        (4, 10, False),
+        (4, 11, True),
+    ],
 )
 def test_what_a_first_token_would_have_to_be(chunks: int, seconds: int, holds: bool) -> None:
     """ARI-3 is false of times that are made up: beside three chunks and ten seconds, fewer chunks
@@ -169,6 +181,43 @@ def test_a_budget_that_the_users_take_whole() -> None:
     assert len(six.chunks) == 10
     assert exceptions((four, five, six)) == ((), ())
     assert saves_nothing(four, six) is None
+
+
+def test_a_step_that_waits_for_both_alike_is_not_bound_by_memory() -> None:
+    """A chip that takes a second for the arithmetic of three decodes, and one for their bytes; and
+    one whose memory is a little slower."""
+    done = work(toy(7), decodes(3, 20))
+    assert done.bytes.denominator == 1
+    for bandwidth, waits in ((done.bytes.numerator, 0), (done.bytes.numerator - 1, 1)):
+        chip = Device("chip", done.flops, bandwidth, 10**6, "made up for this test")
+        (row,) = trades(Deployment(TOY, chip), 3, 20, 10, (3,))
+        assert row.bound_by_memory == waits
+        assert (row.steps[0] > 1) is bool(waits)
+
+
+def test_who_gets_no_prompt_token_needs_no_longer_context() -> None:
+    """A user at the end of the model's context, who takes the whole budget: one step is priced."""
+    (row,) = trades(LLAMA, 1, 8_192, 8, (1,))
+    assert (row.steps, row.chunks) == ((step_time(LLAMA, decodes(1, 8_192)),), ())
+
+
+def test_as_many_users_as_the_machine_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("servespec.theory.chunking.MOST_USERS", 3)
+    (row,) = trades(LLAMA, 3, 20, 10, (13,))
+    assert row.chunks == (10,)
+    with pytest.raises(ConfigError, match=r"^batch: 4 users are more than .*; give at most 3"):
+        list(trades(LLAMA, 4, 20, 10, (14,)))
+
+
+@pytest.mark.parametrize("context", range(2, 40))
+def test_the_machine_has_room_for_all_steps(context: int) -> None:
+    """Wherever in their last block the users' prompts end, they decode beside every chunk: 17
+    tokens of the newcomer's prompt take 17 steps of one."""
+    (row,) = trades(toy(7), 2, context, 17, (3,))
+    assert (row.chunks, row.left_out) == ((1,) * 17, 0)
+    assert row.steps == tuple(
+        step_time(toy(7), (*decodes(2, context + step), Chunk(step, 1))) for step in range(17)
+    )
 
 
 @pytest.mark.parametrize(
@@ -234,6 +283,41 @@ def test_the_last_batch_that_pays_one_by_one(flops: int, context: int) -> None:
             assert pays(d, 10**12, context, a, c)
         else:
             assert not pays(d, last + 1, context, a, c)
+
+
+@pytest.mark.parametrize("batch", [0, 1, 2, 3, 4, 9])
+def test_a_draft_that_gains_nothing_does_not_pay(batch: int) -> None:
+    """At batch + 1 one draft costs exactly what it brings, α; at smaller ones it costs less."""
+    d, cost = toy(60), Fraction(1, 10)
+    dear, plain = (verification_time(d, batch + 1, 20, drafts) for drafts in (1, 0))
+    alpha = dear / plain - 1 + cost
+    assert speedup_at(d, batch + 1, 20, 1, alpha - cost, Fraction(0)) == 1
+    assert not pays(d, batch + 1, 20, alpha, cost)
+    assert last_paying_batch(d, 20, alpha, cost) == batch
+
+
+@pytest.mark.parametrize(
+    ("flops", "bandwidth", "alpha", "reached"),
+    [(21, 7, Fraction(1), True), (700, 7, Fraction(1, 5), False), (None, None, Fraction(1), False)],
+    ids=["by arithmetic", "by memory", "by both alike"],
+)
+def test_a_gain_that_is_the_limit_itself(
+    flops: int | None, bandwidth: int | None, alpha: Fraction, reached: bool
+) -> None:
+    """Two layers with a window of five, a text of twenty: two tokens take twice the arithmetic of
+    one, and six positions where one takes five. As the batch grows and the weights are shared by
+    ever more, T₂/T₁ comes near 2 or 6/5. If arithmetic bounds one token it gets there, and drafts
+    that gain just so much stop to pay; if memory does, or both but for the weights, it does not."""
+    shape = evolve(TOY, window=5, windowed_layers=2)
+    one, two = (work(Deployment(shape, A100), (Chunk(19, tokens),)) for tokens in (1, 2))
+    assert (two.flops, two.kv_read) == (2 * one.flops, one.kv_read * Fraction(6, 5))
+    assert one.kv_read.denominator == 1
+    chip = Device("chip", flops or one.flops, bandwidth or one.kv_read.numerator, 10**6, "made up")
+    d, cost = Deployment(shape, chip), Fraction(0)
+    last = last_paying_batch(d, 20, alpha, cost)
+    assert (last is not None) is reached
+    assert pays(d, 10**12 if last is None else last, 20, alpha, cost)
+    assert last is None or not pays(d, last + 1, 20, alpha, cost)
 
 
 def test_drafts_stop_to_pay_at_short_contexts_only() -> None:

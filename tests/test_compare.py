@@ -9,7 +9,8 @@ import pytest
 from attrs import evolve
 
 from servecheck.cli import main
-from servecheck.miniature import SLOTS, Rng, batch_line, draw_stream
+from servecheck.miniature.batching import SLOTS, batch_line, draw_stream
+from servecheck.miniature.chance import Rng
 from servecheck.recording import RecordingError
 from servecheck.view.gantt import Chart, gantt
 from servecheck.view.marks import Rect, Text

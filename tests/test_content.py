@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import reduce
 
 from servespec import pool
-from servespec.chain import PUBLIC, Chain, keys, link
+from servespec.chain import PUBLIC, Chain, Namespace, keys, link
 from servespec.config import Config
 from servespec.policy import VLLM_0_33
 from servespec.pool import EMPTY, Block, Blocks, Pool
@@ -69,6 +69,14 @@ def test_what_is_written_behind_a_gap_is_worth_nothing() -> None:
         assert [value for content in contents(there) for value in content if value] == []
     assert contents(written(a_pool(3), (1, 2, 3), 1, 7, 8)) == [(None, None), (None,), ()]
     assert contents(written(a_pool(3), (1, 2, 3), 3, 7)) == [(), (None, None), ()]
+
+
+def test_what_is_written_behind_another_namespace_is_worth_nothing() -> None:
+    """Given a block that Ann's text has filled, in the table of somebody else; when that one goes
+    on behind it, then what it writes has no value, nor has what follows; Ann's stays."""
+    anns = pool.write(a_pool(3), SIZE, (1,), Namespace(salt="ann"), 0, TEXT[:2])
+    there = written(anns, (1, 2, 3), 2, 7, 8, 9)
+    assert contents(there) == [anns.blocks[1].content, (None, None), (None,)]
 
 
 def test_a_text_begins_at_its_namespace_whatever_its_last_block_held() -> None:

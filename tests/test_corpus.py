@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import partial
 from pathlib import Path
 
@@ -133,10 +134,12 @@ def test_what_cannot_be_read_is_told_and_left(tmp_path: Path) -> None:
     illegal = "\n".join((header, complete.replace('"n":2', '"n":0'), end))
     (tmp_path / "start-b.jsonl").write_text(illegal, encoding="utf-8")
     (tmp_path / "notes.jsonl").write_text("somebody else's\n", encoding="utf-8")
+    os.mkfifo(tmp_path / "start-c.jsonl")
     again = kept(tmp_path, start(LONGER))
-    no_trace, not_legal = sorted(again.told.useless)
+    no_trace, not_legal, no_file = sorted(again.told.useless)
     assert no_trace.startswith(f"{tmp_path / 'start-a.jsonl'}:1: ")
     assert not_legal.startswith(f"{tmp_path / 'start-b.jsonl'}: not legal: ")
+    assert no_file.startswith(f"{tmp_path / 'start-c.jsonl'}: is no regular file; ")
     assert {"start-a.jsonl", "start-b.jsonl", "notes.jsonl"} <= {f.name for f in tmp_path.iterdir()}
 
 

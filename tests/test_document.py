@@ -92,6 +92,8 @@ def test_a_theorem_has_one_place_and_says_something(monkeypatch: pytest.MonkeyPa
     with pytest.raises(SpecError, match=r"NEW-1: .*silent says nothing"):
         theorem("NEW-1", Kind.X)(silent)
     assert theorem("NEW-1", Kind.X)(first) is first
-    assert known["NEW-1"].statement == "It is said."
+    assert theorem("NEW-1", Kind.X)(first) is first, "as when its module is read again"
+    place = f"{first.__module__}.{first.__qualname__}"
+    assert known == {"NEW-1": Theorem("NEW-1", Kind.X, "It is said.", place, first)}
     with pytest.raises(SpecError, match=r"NEW-1: is stated by .*first"):
         theorem("NEW-1", Kind.X)(second)

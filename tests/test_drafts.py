@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from fractions import Fraction
-from itertools import product
+from itertools import product, zip_longest
 
 import pytest
 from attrs import evolve
@@ -13,22 +13,24 @@ from hypothesis import strategies as st
 
 from servespec import machine as machine_module
 from servespec import moves
-from servespec.actions import Abort, Action, Discard, Output, ResetCache, Schedule, Submit
-from servespec.chain import Token, Tokens, extend_keys
+from servespec import pool as blocks
+from servespec.actions import Abort, Action, Complete, Discard, Output, ResetCache, Schedule, Submit
+from servespec.chain import Namespace, Token, Tokens, extend_keys
 from servespec.config import Config, blocks_for
 from servespec.errors import ConfigError, SpecError
 from servespec.events import Admitted, Delivered, Event, Preempted, Reason, Scheduled
 from servespec.machine import Machine
 from servespec.plan import Planned
 from servespec.policy import PROFILES, VLLM_0_33, Policy, Publish, prioritised
-from servespec.pool import Pool
+from servespec.pool import Blocks, Pool
 from servespec.request import Request
 from servespec.theory.drafts import NOTHING, FixedRate, Given, Model, NGram, Source
-from servespec.theory.speculation import expected_tokens
+from servespec.theory.speculation import draw, expected_tokens
 from servespec.theory.verification import (
     Moment,
     Server,
     alone,
+    answer,
     drafts_left_behind,
     greedy_differs,
     outputs,
@@ -99,6 +101,7 @@ def test_a_short_match_does_not_count_if_a_longer_one_is_asked_for() -> None:
     text = (1, 5, 2, 1)
     assert NGram(1, 3).propose(text, 0, 2) == (5, 2)
     assert NGram(2, 3).propose(text, 0, 2) == ()
+    assert NGram(2, 2).propose((1, 5, 3, 1, 5), 0, 2) == (3, 1)
     with pytest.raises(ConfigError, match="n-gram: 3 … 2 are no lengths"):
         NGram(3, 2)
 
@@ -141,6 +144,19 @@ def test_a_fixed_rate_is_right_with_its_chance() -> None:
         FixedRate(mixed, F(3, 2), 5)
 
 
+def test_each_turn_of_a_fixed_rate_has_a_thousand_draws_of_its_own() -> None:
+    """A draw below α is a right draft; one of exactly α is a wrong one, or α = 0 would not be
+    never. The model says 9 and the drafts are 9 or 10."""
+    source = FixedRate(lambda text: 9, F(1, 2), seed=5)
+    for turn in range(4):
+        agree = [draw(5, 1_000 * turn + place) < F(1, 2) for place in range(6)]
+        assert [d == 9 for d in source.propose((1,), turn, 6)] == agree
+    for number in (0, 1_000):
+        assert FixedRate(lambda text: 9, draw(5, number), 5).propose((), number // 1_000, 1) == (
+            10,
+        )
+
+
 # --- SPE-4: greedy output ------------------------------------------------------------------
 
 
@@ -156,6 +172,27 @@ def test_a_round_by_hand() -> None:
     moments = serve(server, [Submit("r", (0,), 7)])
     told = [e.tokens for m in moments for e in m.events if isinstance(e, Delivered)]
     assert told == [(1,), (2, 3, 4), (5, 6, 7)]
+    played = [type(m.action) for m in moments]
+    assert played == [Submit, *(Schedule, Complete) * 3]
+
+
+def test_a_server_without_drafts_is_the_same_but_for_them() -> None:
+    config = evolve(sizes(3), num_lookahead_tokens=2)
+    server = Server(Machine(config, VLLM_0_33), mixed, {"r": Given(((2, 3, 7),))}, most_passes=17)
+    plain = Machine(sizes(0), VLLM_0_33)
+    assert server.without_drafts == Server(plain, mixed, {}, most_passes=17)
+
+
+def test_who_was_sent_back_while_the_plan_ran_is_not_answered() -> None:
+    """Two requests, one plan; a reset sends both back before it has run."""
+    machine = Machine(sizes(2), VLLM_0_33)
+    server, state = Server(machine, mixed), machine.initial()
+    for action in (Submit("a", (0, 1), 4), Submit("b", (1,), 4), Schedule()):
+        state = machine.apply(state, action).state
+    assert [o.id for o in answer(server, state, {}).outputs] == ["a", "b"]
+    state = machine.apply(state, ResetCache(preempt_running=True)).state
+    assert [r.id for r in state.live] == ["a", "b"]
+    assert answer(server, state, {}) == Complete(())
 
 
 MODELS: dict[str, Model] = {
@@ -240,6 +277,24 @@ def test_who_is_aborted_has_got_the_beginning() -> None:
     script: list[Action] = [Submit("a", PREFIX, 10), Schedule(), Schedule(), Abort("a")]
     assert len(outputs(serve(server, script))["a"]) == 4
     assert greedy_differs(server, script) is None
+
+
+def test_who_is_aborted_at_once_has_got_nothing() -> None:
+    server = Server(Machine(sizes(2), VLLM_0_33), mixed)
+    assert greedy_differs(server, [Submit("a", PREFIX, 10), Abort("a")]) is None
+
+
+def test_an_output_that_is_cut_short_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A beginning will do for who is aborted, and for nobody else: not one token short, not empty,
+    not because another one was aborted."""
+    server = Server(Machine(sizes(0), VLLM_0_33), lambda text: len(text))
+    script: list[Action] = [Submit("a", (0, 0), 3), Submit("b", (0,), 1), Schedule(), Abort("a")]
+    assert greedy_differs(server, script) is None
+    monkeypatch.setattr("servespec.theory.verification.outputs", lambda moments: {"a": (2, 3)})
+    said = "request 'b' was given (), the target alone says (1,)"
+    assert greedy_differs(server, script) == said
+    said = "request 'a' was given (2, 3), the target alone says (2, 3, 4)"
+    assert greedy_differs(server, script[:2]) == said
 
 
 def test_the_target_alone_stops_where_a_request_does() -> None:
@@ -398,6 +453,39 @@ def test_a_machine_that_keeps_a_rejected_draft_is_caught(monkeypatch: pytest.Mon
     # Drafts that are never rejected do not show it.
     agreeing = evolve(server, sources={"a": FixedRate(lambda text: 1, F(1), seed=0)})
     assert drafts_left_behind(agreeing, script) is None
+
+
+def test_a_machine_that_never_writes_a_slot_twice_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What stands behind the text after a rejection stays there when the text grows: C and the
+    keys are right, and the model, which says the same to everything, does not notice."""
+    right = blocks.write
+
+    def once(
+        pool: Pool, size: int, table: Blocks, namespace: Namespace, start: int, tokens: Tokens
+    ) -> Pool:
+        done = right(pool, size, table, namespace, start, tokens)
+        kept = [
+            evolve(
+                new,
+                content=tuple(
+                    a if a is not None else b for a, b in zip_longest(old.content, new.content)
+                ),
+            )
+            for old, new in zip(pool.blocks, done.blocks, strict=True)
+        ]
+        return evolve(done, blocks=tuple(kept))
+
+    wrong = FixedRate(lambda text: 1, F(0), seed=0)
+    server = Server(Machine(sizes(2), VLLM_0_33), lambda text: 1, {"a": wrong})
+    script = [Submit("a", (1, 1, 1), 6)]
+    assert drafts_left_behind(server, script) is None
+    monkeypatch.setattr("servespec.pool.write", once)
+    found = drafts_left_behind(server, script)
+    assert found is not None
+    assert "tokens of output has other content" in found
+    assert drafts_left_behind(server.without_drafts, script) is None
 
 
 @pytest.mark.parametrize("wrong", ["accepts all", "accepts none but goes on"])

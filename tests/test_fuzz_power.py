@@ -12,7 +12,7 @@ from servecheck.cli import main
 from servecheck.cli.terminal import Exit
 from servecheck.engines.fast.adapters import FastLoop
 from servecheck.fuzz.draw import Seeded
-from servecheck.fuzz.guide import Guide
+from servecheck.fuzz.guide import KEPT, Guide
 from servecheck.fuzz.shrink import kind, shrunk_divergence
 from servecheck.fuzz.sizes import fixed_sizes
 from servecheck.fuzz.tell import PropertyFell
@@ -23,11 +23,11 @@ from servecheck.lockstep.subject import Parted, Subject, parted
 from servecheck.lockstep.twice import twice
 from servecheck.marks import Mark
 from servecheck.trace.write import record
-from servespec.actions import Submit
+from servespec.actions import Abort, Complete, Output, Schedule, Submit
 from servespec.config import Config
 from servespec.errors import ConfigError
 from servespec.machine import Machine
-from servespec.policy import VLLM_0_33
+from servespec.policy import MINIATURE, VLLM_0_33
 from tests import broken_engines as broken
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -133,6 +133,59 @@ def tight_around(config: Config, *fixed: str) -> set[tuple[int, int, int]]:
         (c.num_blocks, c.max_num_batched_tokens, c.max_num_seqs)
         for c in (offer.machine.config for offer in tight)
     }
+
+
+def test_something_else_is_put_into_the_way_of_a_start() -> None:
+    """Given a way on which b waits for a seat that a has; when a walk goes it with something in
+    between, then who comes in between has an id of its own, and the rest of the way is gone: b
+    comes, the steps are made, and what they bring is adapted to who is in them."""
+    machine = Machine(Config(9, 2, 8, 8, 1), VLLM_0_33)
+    way = Walk(machine, ())
+    way.do(Submit("a", (0, 1, 0), 4))
+    way.do(Submit("b", (1,), 4))
+    for _ in range(2):
+        way.complete(lambda entry, request: way.answer(entry, request, 0, 0))
+    for actions in (way.actions[:1], way.actions[:2], []):
+        rest = way.actions[len(actions) :]
+        walk = Walk(machine, ())
+        walk.replay(actions)
+        walk.leave_ids_to(rest)
+        walk.submit(Seeded(0), (1, 1), wanted=4)
+        between = walk.actions[-1]
+        walk.along(rest)
+        ids = [action.id for action in walk.actions if isinstance(action, Submit)]
+        assert sorted(ids) == ["a", "b", "c"]
+        assert [a for a in walk.actions if a is not between][: len(actions)] == actions
+        assert [type(action) for action in walk.actions if action is not between] == [
+            type(action) for action in way.actions
+        ]
+        first = next(r for r in walk.state.live if r.id == ids[0])
+        assert len(first.output) == 2
+
+
+def test_what_a_walk_cannot_do_on_the_rest_of_its_way_is_left_out() -> None:
+    """Given a way that aborts a; when a has left before, then all but the second submit of it and
+    what brings it tokens goes on as it was."""
+    machine = Machine(Config(9, 2, 8, 8, 1), VLLM_0_33)
+    walk = Walk(machine, ())
+    walk.do(Submit("a", (0,), 2))
+    walk.schedule()
+    rest = (Schedule(), Submit("a", (1,), 2), Complete((Output("a", (1,)),)), Abort("a"))
+    walk.along(rest)
+    assert walk.actions[2:] == list(rest[2:])
+
+
+def test_a_policy_that_has_many_starts_gives_way_first() -> None:
+    """Given a mark with twelve starts, one of them under another policy and older than all others;
+    when one more comes, then the other policy keeps its own."""
+    guide, policies = Guide(), (MINIATURE, *(VLLM_0_33,) * KEPT)
+    for blocks, policy in enumerate(policies, start=5):
+        walk = Walk(Machine(Config(blocks, 2, 8, 8, 1), policy), ())
+        walk.do(Submit("a", (0, 1), 2))
+        guide.learn(walk)
+    kept = tuple(guide.starts[Mark.WHOLE_BLOCKS])
+    assert len(kept) == KEPT
+    assert [(m.config.num_blocks, m.policy) for m in kept[:2]] == [(5, MINIATURE), (7, VLLM_0_33)]
 
 
 # --- sizes ----------------------------------------------------------------------------------

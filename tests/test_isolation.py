@@ -237,6 +237,21 @@ def test_any_prompt_is_read(secret: tuple[int, ...]) -> None:
     assert attacked(target(), secret, alphabet=(1, 2, 3)).read == secret
 
 
+def test_one_token_is_guessed_at_once() -> None:
+    """Blocks of two, and an alphabet of one token: three guesses are right, the fourth finds
+    nothing more. The victim asks for one token."""
+    attack = attacked(target(), (1,) * 6, alphabet=(1,))
+    assert (attack.read, attack.guesses) == ((1,) * 6, 4)
+    assert attack.actions[0] == Submit("victim", (1,) * 6, 1)
+    asked = [a for a in attack.actions if isinstance(a, Submit)]
+    assert [(a.id, len(a.prompt), a.max_tokens) for a in asked[1:]] == [
+        ("guess 1", 3, 1),
+        ("guess 2", 5, 1),
+        ("guess 3", 7, 1),
+        ("guess 4", 9, 1),
+    ]
+
+
 def test_what_fills_no_block_is_not_read() -> None:
     assert attacked(target(), (*SECRET, 1), alphabet=(1, 2)).read == SECRET
 

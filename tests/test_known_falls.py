@@ -12,14 +12,14 @@ from servecheck.explore.falls import KNOWN_FALLS, KnownFall, first_fall, main, n
 from servecheck.explore.liveness import Fits, liveness
 from servecheck.explore.scopes import ServingScope, named
 from servecheck.explore.told import lap
-from servecheck.trace.fairness import fills_the_model, goes_on, request_fits
+from servecheck.trace.fairness import fills_the_model, goes_on
 from servecheck.trace.lasso import LASSO, WATCHED
 from servecheck.trace.read import read_trace
 from servecheck.trace.replay import replay_trace
 from servespec.actions import Abort, Action, Complete, Output, Schedule, Submit
 from servespec.config import Config
 from servespec.events import Delivered, Preempted
-from servespec.machine import Machine
+from servespec.machine import Machine, fits_alone
 from servespec.plan import State
 from servespec.policy import VLLM_0_33
 from servespec.properties import Falls
@@ -193,7 +193,7 @@ def test_the_loop_goes_round_for_ever(trace: str) -> None:
         for action in loop:
             waits = state.find(starved)
             assert waits is not None
-            assert request_fits(machine, waits)
+            assert fits_alone(machine, waits)
             assert goes_on(machine.policy, action, waits)
             moved = machine.apply(state, action)
             assert not any(isinstance(e, Delivered) and e.id == starved for e in moved.events)
@@ -228,7 +228,7 @@ def test_the_starved_request_waits_behind_one_that_no_pool_can_help() -> None:
     assert len(first.prompt) == config.max_model_len > config.max_num_batched_tokens
     assert config.blocks_for(config.max_model_len) <= config.num_blocks - 1
     assert fills_the_model(machine, first)
-    assert request_fits(machine, second)
+    assert fits_alone(machine, second)
 
 
 def test_the_livelock_is_two_that_give_way_in_turn() -> None:

@@ -11,17 +11,18 @@ import networkx as nx
 import pytest
 from attrs import evolve
 
+from servecheck.explore.axes import AXES, kind
 from servecheck.explore.liveness import Fits, Lasso, Liveness, fitting, liveness, peeled
-from servecheck.explore.scopes import AXES, ServingScope, kind, named
+from servecheck.explore.scopes import ServingScope, named
 from servecheck.explore.search import Ended, Limits, search
 from servecheck.explore.serving import Serving
 from servecheck.explore.system import Raw
-from servecheck.trace.fairness import goes_on, request_fits, served_after
+from servecheck.trace.fairness import goes_on, served_after
 from servecheck.trace.shrink import fall_in
 from servespec.actions import Abort, Action, Complete, Discard, ResetCache, Schedule, Submit
 from servespec.config import Config
 from servespec.events import Preempted
-from servespec.machine import Machine
+from servespec.machine import Machine, fits_alone
 from servespec.plan import State
 from servespec.policy import (
     MINIATURE,
@@ -334,7 +335,7 @@ def same_under_all_names(system: Serving) -> bool:
         for action, after in zip(system.enabled(state), successors, strict=True):
             for r in state.live:
                 there = raw.graph.keys[after].find(r.id) is not None
-                if there and request_fits(machine, r) and goes_on(policy, action, r):
+                if there and fits_alone(machine, r) and goes_on(policy, action, r):
                     graph.add_edge((number, r.id), (after, r.id))
     cycles = [c for c in nx.strongly_connected_components(graph) if len(c) > 1]
     starving = set()

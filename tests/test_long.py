@@ -12,6 +12,7 @@ import subprocess
 import sys
 from contextlib import nullcontext, suppress
 from functools import partial
+from itertools import count
 from multiprocessing import parent_process
 from pathlib import Path
 from time import monotonic, sleep
@@ -25,10 +26,13 @@ from servecheck.cli.summary import lines, told
 from servecheck.cli.terminal import Exit
 from servecheck.engines.fast.adapters import FastLoop
 from servecheck.engines.protocol import SeenPlan, Unsupported
-from servecheck.fuzz import legs
-from servecheck.fuzz.legs import Counted, Engines, Orders
+from servecheck.fuzz import counted as counting
+from servecheck.fuzz import workers
+from servecheck.fuzz.campaign import campaign
+from servecheck.fuzz.counted import Counted
+from servecheck.fuzz.legs import Engines, Orders
 from servecheck.fuzz.long import Budget, long_campaign
-from servecheck.fuzz.summary import Summary, Verdict
+from servecheck.fuzz.summary import Progress, Summary, Verdict
 from servecheck.fuzz.wander import Wanderer
 from servecheck.lockstep.subject import Subject, parted
 from servecheck.marks import Mark
@@ -310,15 +314,46 @@ def test_no_process_goes_on_when_the_first_one_is_killed(elsewhere: Path) -> Non
     assert not any(map(alive, others))
 
 
+# --- progress ---
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_it_tells_how_far_it_is_before_the_first_leg_is_done(
+    jobs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given legs longer than the campaign; then what is told of runs, steps and marks rises while
+    the only one is walked, up to what is counted."""
+    monkeypatch.setattr(workers, "LOOK", 0.01)
+    told: list[Progress] = []
+    orders = evolve(SHORT, properties=tuple(PROPERTIES), leg=10_000)
+    found = long_campaign(orders, Budget(steps=800), jobs, told.append)
+    seen = [(p.runs, p.steps, p.marks) for p in told]
+    assert seen == sorted(seen)
+    assert [steps for _, steps, _ in seen if 0 < steps < found.steps]
+    assert seen[-1] <= (found.runs, found.steps, len(found.marks))
+    whole = [p for p in told if p.steps]
+    assert all(p.runs and p.marks for p in whole)
+
+
+def test_what_several_processes_tell_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given many short legs in two processes; then all that is told at the end is what is
+    counted."""
+    monkeypatch.setattr(workers, "LOOK", 0.01)
+    told: list[Progress] = []
+    found = long_campaign(SHORT, Budget(steps=1500), 2, told.append)
+    last = told[-1]
+    assert (last.runs, last.steps, last.marks) == (found.runs, found.steps, len(found.marks))
+
+
 # --- memory ---------------------------------------------------------------------------------------
 
 
 def test_worlds_are_told_apart_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(legs, "MOST_WORLDS", 3)
+    monkeypatch.setattr(counting, "MOST_WORLDS", 3)
     counted, all_of_them = Counted(), Counted()
     for number in range(6):
         counted.add(Wanderer(number, ()).go(5))
-    assert (counted.runs, len(counted.worlds)) == (6, 3)
+    assert (counted.runs, len(counted.worlds), counted.more_worlds) == (6, 3, True)
     all_of_them.merge(counted)
     all_of_them.merge(counted)
     assert (all_of_them.runs, len(all_of_them.worlds)) == (12, 3)
@@ -367,13 +402,29 @@ def test_walks_do_without_hypothesis() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("asked", [(), ("OWN-1", "LRU-3")])
+def test_both_drivers_ask_the_properties_that_are_named(asked: tuple[str, ...]) -> None:
+    """Given properties by name, or none; when one driver or the other searches, then these alone
+    are asked, all others are listed, and the engine is compared all the same."""
+    ticks, subject = count(), Subject.of(FastLoop)
+    both = campaign(9, clock=lambda: next(ticks), following=subject, properties=asked)
+    assert subject.followed == both.steps > 0
+    walks = long_campaign(evolve(SHORT, properties=asked), Budget(steps=300))
+    for found in (both, walks):
+        assert found.verdict is Verdict.HOLDS
+        assert set(found.unasked) == set(PROPERTIES) - set(asked)
+        assert {name for name, times in found.checked.items() if times} <= set(asked)
+    told = both, walks
+    assert all(found.checked["OWN-1"] == found.steps for found in told) == bool(asked)
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
         (("--driver", "walk"), "--driver walk is unknown; take one of both, walks"),
         (
             ("--jobs", "2"),
-            "--steps, --jobs and --properties are for walks; add --driver walks",
+            "--steps and --jobs are for walks; add --driver walks",
         ),
         (
             ("--driver", "walks", "--steps", "9", "--seconds", "9"),
@@ -381,7 +432,11 @@ def test_walks_do_without_hypothesis() -> None:
         ),
         (
             ("--driver", "walks", "--program", "x.jsonl"),
-            "--program does not search; drop it, or --driver and --corpus",
+            "--program does not search; drop it, or --driver, --corpus, --properties",
+        ),
+        (
+            ("--properties", "OWN-1", "--program", "x.jsonl"),
+            "--program does not search; drop it, or --driver, --corpus, --properties",
         ),
         (
             ("--driver", "walks", "--properties", "LRU-9"),

@@ -10,28 +10,24 @@ import pytest
 from attrs import evolve, fields_dict
 
 from servecheck.engines.whole import WHOLE, FastWhole, MakeWhole, SpecWhole, Whole
-from servecheck.miniature import (
+from servecheck.miniature import MiniatureError, lines, miniature
+from servecheck.miniature.batching import (
+    Arrival,
+    BatchLine,
+    batch_line,
+    batch_lines,
+    draw_stream,
+)
+from servecheck.miniature.chance import Rng
+from servecheck.miniature.loop import Loop
+from servecheck.miniature.memory import MemoryLine, admitted_at_once, memory_line
+from servecheck.miniature.pool import PoolLine, hit_blocks, pool_line
+from servecheck.miniature.speculation import (
     ALPHA,
     GAMMA,
     ROUNDS_ON_MACHINE,
-    Arrival,
-    BatchLine,
-    Loop,
-    MemoryLine,
-    MiniatureError,
-    PoolLine,
-    Rng,
     SpeculationLine,
-    admitted_at_once,
-    batch_line,
-    batch_lines,
     draw_accepted,
-    draw_stream,
-    hit_blocks,
-    lines,
-    memory_line,
-    miniature,
-    pool_line,
     speculation_line,
     tokens_by_count,
     tokens_by_machine,

@@ -6,16 +6,26 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from attrs import evolve
+from attrs import asdict, evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servecheck.workload.chart import LEGEND, text
 from servespec.actions import Submit
+from servespec.chain import Namespace, link
 from servespec.config import Config
-from servespec.events import Admitted
+from servespec.events import (
+    Admitted,
+    BlockRemoved,
+    Event,
+    Finished,
+    Preempted,
+    Reason,
+    Refused,
+    Scheduled,
+)
 from servespec.machine import Machine
-from servespec.policy import MINIATURE, PROFILES, RESERVED, Memory, Sharing
+from servespec.policy import MINIATURE, PROFILES, RESERVED, Batching, Memory, Order, Sharing
 from servespec.theory.batching import (
     Twins,
     too_late,
@@ -23,16 +33,22 @@ from servespec.theory.batching import (
 from servespec.theory.monotone import (
     ANOMALIES,
     Anomaly,
+    all_end_later,
     all_served,
     computes_more,
+    ends_later,
     evicts_more,
+    preempted_and_later,
+    starts_or_ends_later,
+    takes_longer,
     texts,
     worse,
 )
-from servespec.theory.smallest import Space, all_kinds, both, smallest
+from servespec.theory.smallest import Odd, Space, all_kinds, both, smallest
 from servespec.theory.stream import (
     Arrival,
     Course,
+    Events,
     Stream,
     Tally,
     begin,
@@ -108,6 +124,94 @@ def test_with_memory_out_of_the_way_sharing_computes_no_more(name: str) -> None:
 
 # --- anomalies -------------------------------------------------------------------------------
 
+KEY = link(Namespace(), None, (0,))
+EVICTED, SENT_BACK = BlockRemoved(0, KEY), Preempted("b")
+
+
+def came(id: str) -> Event:
+    return Admitted(id, 0, ())
+
+
+def ran(id: str, tokens: int) -> Event:
+    return Scheduled(id, tokens, 0, ())
+
+
+def ended(id: str) -> Event:
+    return Finished(id, Reason.LENGTH)
+
+
+BASE: tuple[Events, ...] = ((came("a"), came("b"), ran("a", 2)), (ended("a"),), (ended("b"),))
+"""Two requests, of which a ends after two steps and b after three."""
+MORE: dict[str, tuple[tuple[Events, ...], set[Odd]]] = {
+    "an eviction": (((*BASE[0], EVICTED), *BASE[1:]), {evicts_more}),
+    "a computed token": (
+        ((came("a"), came("b"), ran("a", 3)), *BASE[1:]),
+        {computes_more, takes_longer},
+    ),
+    "a step before a starts": (
+        ((came("b"), ran("b", 2)), (came("a"), ended("a")), BASE[2]),
+        {starts_or_ends_later},
+    ),
+    "a step before a ends": (
+        (BASE[0], (), (ended("a"), ended("b"))),
+        {ends_later, starts_or_ends_later},
+    ),
+    "a step before a ends, and a preemption": (
+        (BASE[0], (SENT_BACK,), (ended("a"), ended("b"))),
+        {ends_later, starts_or_ends_later, preempted_and_later},
+    ),
+    "a preemption": ((BASE[0], (SENT_BACK, ended("a")), BASE[2]), set()),
+    "a step": ((*BASE, ()), {all_end_later, takes_longer}),
+}
+"""What a course has more of than `BASE`, and which questions are to see it."""
+QUESTIONS: tuple[Odd, ...] = (
+    evicts_more,
+    computes_more,
+    ends_later,
+    all_end_later,
+    takes_longer,
+    starts_or_ends_later,
+    preempted_and_later,
+)
+
+
+def written(*steps: Events) -> Course:
+    """A course written by hand, in which nobody is left."""
+    return evolve(begin(alone("MINIATURE", 4)), steps=steps)
+
+
+@pytest.mark.parametrize("what", MORE)
+def test_each_question_looks_at_one_thing(what: str) -> None:
+    """And is answered with no where it is less, or as much."""
+    steps, seen_by = MORE[what]
+    more, base = written(*steps), written(*BASE)
+    assert {odd for odd in QUESTIONS if odd(more, base)} == seen_by
+    assert not [odd for odd in QUESTIONS if odd(base, more) or odd(more, more)]
+
+
+@pytest.mark.parametrize("odd", QUESTIONS)
+def test_only_of_streams_that_were_served_anything_is_odd(odd: Odd) -> None:
+    """Whatever one course has more of than the other: if either leaves somebody behind, or has
+    turned somebody away, they are not compared."""
+    worst = (*BASE[0], ran("a", 9), EVICTED), (), (SENT_BACK,), (ended("a"), ended("b"))
+    more, base = written(*worst), written(*BASE)
+    assert odd(more, base)
+    waits = more.making.machine.apply(more.state, Submit("c", (0,), 1)).state
+    no = Refused("c", Reason.IMPOSSIBLE)
+    for first, second in (
+        (evolve(more, state=waits), base),
+        (more, evolve(base, state=waits)),
+        (written((*worst[0], no), *worst[1:]), base),
+        (more, written((*BASE[0], no), *BASE[1:])),
+    ):
+        assert not odd(first, second)
+
+
+def test_texts_are_all_up_to_a_length() -> None:
+    assert texts(2, 2) == ((0,), (1,), (0, 0), (0, 1), (1, 0), (1, 1))
+    assert texts(1, 3) == ((0,), (0, 0), (0, 0, 0))
+
+
 SMALLEST: dict[str, tuple[tuple[int, tuple[int, ...], int], ...]] = {
     "prefill first": ((0, (0,), 2), (1, (0,), 1)),
     "finite pool": ((0, (0,), 2), (1, (0,), 2), (1, (0, 0), 1)),
@@ -121,6 +225,56 @@ SMALLEST: dict[str, tuple[tuple[int, tuple[int, ...], int], ...]] = {
     "paged memory, later end": ((0, (0,), 2), (0, (0, 0, 0), 2)),
 }
 """By anomaly: arrival, prompt, tokens of output of each request."""
+DIFFERENCE: dict[str, dict[str, tuple[object, object]]] = {
+    "prefill first": {"batching": (Batching.CONTINUOUS, Batching.STATIC)},
+    "finite pool": {"batching": (Batching.CONTINUOUS, Batching.STATIC)},
+    "finite pool, preemption": {"batching": (Batching.CONTINUOUS, Batching.STATIC)},
+    "priority order": {"batching": (Batching.CONTINUOUS, Batching.STATIC)},
+    "more blocks, more evictions": {"num_blocks": (5 + 1, 4 + 1)},  # and the null block
+    "more blocks, more computed tokens": {"num_blocks": (4 + 1, 3 + 1)},
+    "sharing, more computed tokens": {"sharing": (Sharing.FULL_BLOCKS, Sharing.OFF)},
+    "bigger budget, later end": {"max_num_batched_tokens": (3, 2)},
+    "more blocks, later end": {"num_blocks": (3, 2)},
+    "paged memory, later end": {"memory": (Memory.PAGED, Memory.RESERVED)},
+}
+"""By anomaly: in what the two machines differ."""
+
+
+SLOTS = {"prefill first": 2, "finite pool": 2, "priority order": 2, "more blocks, later end": 3}
+"""Of the anomalies of whose slots the page tells."""
+
+
+def sizes_and_choices(machine: Machine) -> dict[str, object]:
+    parts = (machine.config, machine.policy)
+    return {name: value for part in parts for name, value in asdict(part, recurse=False).items()}
+
+
+@pytest.mark.parametrize("anomaly", ANOMALIES, ids=lambda anomaly: anomaly.name)
+def test_two_machines_that_differ_in_one_thing(anomaly: Anomaly) -> None:
+    one, two = map(sizes_and_choices, (anomaly.twins.first, anomaly.twins.second))
+    differ = {name: (one[name], two[name]) for name in one if one[name] != two[name]}
+    assert differ == DIFFERENCE[anomaly.name]
+
+
+@pytest.mark.parametrize("anomaly", ANOMALIES, ids=lambda anomaly: anomaly.name)
+def test_a_counterexample_runs_as_it_is_told(anomaly: Anomaly) -> None:
+    """By itself, without the search; with as many slots as the page tells. Where order is by
+    priority, the second of the four is worth less than the others."""
+    if slots := SLOTS.get(anomaly.name):
+        page = (DOCS / "batching.md").read_text()
+        story = page.partition(f"**{anomaly.name}**")[2].partition("**")[0]
+        assert f"{NUMBERS[slots].capitalize()} slots" in story
+        assert anomaly.twins.first.config.max_num_seqs == slots
+    requests = SMALLEST[anomaly.name]
+    by_priority = anomaly.twins.first.policy.order is Order.PRIORITY
+    stream = Stream(
+        tuple(
+            Arrival(at, Submit(f"r{i}", prompt, n, priority=int(by_priority and i == 1)))
+            for i, (at, prompt, n) in enumerate(requests)
+        )
+    )
+    first, second = (run(m, stream) for m in (anomaly.twins.first, anomaly.twins.second))
+    assert anomaly.odd(first, second)
 
 
 def drawn(anomaly: Anomaly, first: Course, second: Course) -> str:

@@ -75,6 +75,7 @@ from servespec.properties import (
 )
 from servespec.properties.base import (
     REGISTRY,
+    Answer,
     monitor_property,
     state_property,
     step_property,
@@ -418,6 +419,32 @@ def test_a_step_that_fits_its_table_to_the_last_slot_is_one() -> None:
     assert step.after.in_flight[0].entries[0].table == (1, 2)
     assert 4 in step.after.pool.free
     assert step.problem is None
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"prompt": (1, 2, -3)}, {"prompt": ()}, {"max_tokens": 0}], ids=str
+)
+def test_a_request_that_nobody_could_submit_is_no_error_of_a_property(
+    wrong: dict[str, object],
+) -> None:
+    """An engine may show any. LIV-1 asks whether it fits alone, and has an answer like the rest."""
+    machine = Machine(Config(5, 2, 8, 16, 4), VLLM_0_33)
+    step = run(machine, Submit("a", (1, 2, 3), 2), Schedule())[1]
+    before, after = with_requests(step.before, wrong), with_requests(step.after, wrong)
+    shown = Step(machine, before, step.action, after, step.events)
+    for asked in WATCHED.values():
+        went, outcome = asked.start(machine, before).after(shown)
+        assert isinstance(outcome, Answer | Fall)
+        assert isinstance(went.after(shown)[1], Answer | Fall)
+
+
+def with_requests(state: State, other: dict[str, object]) -> State:
+    make: Callable[..., Request] = Request
+    waiting, running = (
+        tuple(make(**{p.name: getattr(r, p.name) for p in fields(Request)} | other) for r in queue)
+        for queue in (state.waiting, state.running)
+    )
+    return evolve(state, waiting=waiting, running=running)
 
 
 def test_a_state_that_is_one_for_a_machine_need_not_be_one_for_another() -> None:

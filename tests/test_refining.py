@@ -14,9 +14,10 @@ from servecheck.engines.fast.engine import FastEngine
 from servecheck.engines.fast.plan import FastPlan
 from servecheck.engines.fast.refine import Refinement
 from servecheck.engines.protocol import Capabilities, Level, Verb
+from servecheck.explore.axes import AFTER_STEP, kind
 from servecheck.explore.opened import Chosen, Opened, Watching, contained
 from servecheck.explore.refining import misused, refined
-from servecheck.explore.scopes import AFTER_STEP, ServingScope, kind, named
+from servecheck.explore.scopes import ServingScope, named
 from servecheck.explore.search import Ended, Limits, Progress, search
 from servecheck.explore.serving import Serving
 from servecheck.lockstep.subject import Subject, parted

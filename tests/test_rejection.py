@@ -227,8 +227,22 @@ def test_every_outcome_of_a_round_is_one_that_the_machine_offers() -> None:
 
 
 @pytest.mark.parametrize(
-    "chances", [(), (F(1, 2),), (F(1, 2), F(2, 3)), (F(3, 2), F(-1, 2))], ids=str
+    ("chances", "shown"),
+    [
+        ((), ""),
+        ((F(1, 2),), "1/2"),
+        ((F(1, 2), F(2, 3)), "1/2, 2/3"),
+        ((F(3, 2), F(-1, 2)), "3/2, -1/2"),
+    ],
+    ids=str,
 )
-def test_what_is_no_distribution_is_refused(chances: Distribution) -> None:
-    with pytest.raises(ConfigError, match=r"distribution: \(.*\) is none; give chances"):
+def test_what_is_no_distribution_is_refused(chances: Distribution, shown: str) -> None:
+    with pytest.raises(ConfigError, match=rf"distribution: \({shown}\) is none; give chances"):
         distribution(*chances)
+
+
+def test_distributions_over_other_tokens_are_not_compared() -> None:
+    coin, die = distribution(F(1, 2), F(1, 2)), distribution(*[F(1, 6)] * 6)
+    for compared in (acceptance, residual):
+        with pytest.raises(ValueError, match="shorter"):
+            compared(die, coin)

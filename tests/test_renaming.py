@@ -5,21 +5,46 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from itertools import permutations
+from typing import get_args
 
 import pytest
 from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servespec.actions import Action, Complete, Output, ResetCache, Schedule, Submit
-from servespec.chain import Namespace, Token
+from servespec.actions import (
+    Abort,
+    Action,
+    Complete,
+    Discard,
+    Output,
+    ResetCache,
+    Schedule,
+    Submit,
+)
+from servespec.chain import Namespace, Token, link
 from servespec.config import Config
-from servespec.errors import SpecError
-from servespec.events import Admitted
+from servespec.errors import ActionDisabled, SpecError
+from servespec.events import (
+    Admitted,
+    BlockRemoved,
+    BlockStored,
+    CacheCleared,
+    Delivered,
+    Event,
+    Finished,
+    Preempted,
+    Reason,
+    Refused,
+    Scheduled,
+    Skipped,
+    Submitted,
+)
 from servespec.machine import Machine, Transition, Universe
-from servespec.plan import State
+from servespec.plan import Plan, Planned, State
 from servespec.policy import MINIATURE, VLLM_0_33, Order, Policy, prioritised
-from servespec.pool import extend
+from servespec.pool import Block, Index, Pool, extend
+from servespec.request import Request
 from servespec.theory.renaming import NamesTokens, Renaming, same_token, tells_ids_apart, unequal
 from tests.walks import walked
 
@@ -40,6 +65,134 @@ def swapped(namespace: Namespace, token: Token) -> Token:
     """0 and 1 change places, others go far away; in a namespace with a salt all go."""
     near = token + 50 if namespace.salt else 1 - token
     return near if token in (0, 1) else token + 100
+
+
+# --- by hand -----------------------------------------------------------------------------------
+
+ALL = Renaming({1: 2, 2: 1}, swapped, {"a": "b", "b": "a"})
+"""Blocks 1 and 2 change places, and so do a and b."""
+HERS = link(ANN, None, (0,))
+"""Of Ann's text 0; renamed it is 50, and her 1 is 51."""
+THEIRS = link(Namespace(), None, (0,))
+"""Of anybody's text 0; renamed it is 1."""
+ASKED = Request("a", ANN, (0, 1), 4, 0, (1, 7), 0, (HERS,), (1, 0), 3, (1, 3), 1, (0, -1), False)
+BEFORE = State(
+    Pool(
+        (
+            Block(),
+            Block(1, HERS, (HERS,)),
+            Block(0, THEIRS, (THEIRS, None)),
+            Block(1, None, (link(ANN, HERS, (1,)),)),
+        ),
+        (2,),
+        Index({HERS: (1,), THEIRS: (2,)}),
+    ),
+    waiting=(evolve(ASKED, id="b", namespace=Namespace(), keys=(THEIRS,), table=(), drafts=()),),
+    running=(ASKED,),
+    in_flight=(
+        Plan((Planned("a", ANN, 1, (1, 0), (0,), (1, 3), 0, True, False, False),), ((2, 1),)),
+    ),
+)
+
+
+def test_a_state_is_renamed_in_all_its_names() -> None:
+    """A request of Ann's that runs, with drafts, one of which is padding, and a plan in flight that
+    gives blocks back later; one of somebody's that waits; a free block with a key."""
+    hers, theirs = link(ANN, None, (50,)), link(Namespace(), None, (1,))
+    asked = Request(
+        "b", ANN, (50, 51), 4, 0, (51, 107), 0, (hers,), (51, 50), 3, (2, 3), 1, (50, -1), False
+    )
+    waits = evolve(asked, id="a", namespace=Namespace(), keys=(theirs,), table=(), drafts=())
+    waits = evolve(waits, prompt=(1, 0), output=(0, 1), stop=(0, 107))
+    assert ALL.state(BEFORE) == State(
+        Pool(
+            (
+                Block(),
+                Block(0, theirs, (theirs, None)),
+                Block(1, hers, (hers,)),
+                Block(1, None, (link(ANN, hers, (51,)),)),
+            ),
+            (1,),
+            Index({hers: (2,), theirs: (1,)}),
+        ),
+        waiting=(waits,),
+        running=(asked,),
+        in_flight=(
+            Plan(
+                (Planned("b", ANN, 1, (51, 50), (50,), (2, 3), 0, True, False, False),), ((1, 2),)
+            ),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("action", "renamed"),
+    [
+        (Submit("c", (0, 5), 2, stop=(1,)), Submit("c", (1, 105), 2, stop=(0,))),
+        (Submit("a", (0,), 2, ANN, 1, (1,), True), Submit("b", (50,), 2, ANN, 1, (51,), True)),
+        (Complete((Output("a", (0, 1), (1,)),)), Complete((Output("b", (50, 51), (51,)),))),
+        (Abort("b"), Abort("a")),
+        (Schedule(), Schedule()),
+        (Discard(), Discard()),
+        (ResetCache(True), ResetCache(True)),
+    ],
+    ids=["somebody's", "Ann's", "outputs", "abort", "schedule", "discard", "reset"],
+)
+def test_an_action_is_renamed_in_all_its_names(action: Action, renamed: Action) -> None:
+    assert ALL.action(action, BEFORE) == renamed
+
+
+def test_an_event_is_renamed_in_all_its_names() -> None:
+    """One of every kind. What is delivered to a is Ann's; nobody waits under the name c, and what
+    is delivered to it is nobody's."""
+    longer, no = link(ANN, HERS, (1,)), Reason.NO_BLOCKS
+    hers = link(ANN, None, (50,))
+    renamed: dict[Event, Event] = {
+        Submitted("a"): Submitted("b"),
+        Admitted("a", 2, (1, 3)): Admitted("b", 2, (2, 3)),
+        Scheduled("b", 1, 0, (3, 2)): Scheduled("a", 1, 0, (3, 1)),
+        Skipped("a", no): Skipped("b", no),
+        Preempted("b"): Preempted("a"),
+        BlockStored(1, longer, HERS): BlockStored(2, link(ANN, hers, (51,)), hers),
+        BlockStored(1, HERS, None): BlockStored(2, hers, None),
+        BlockRemoved(2, THEIRS): BlockRemoved(1, link(Namespace(), None, (1,))),
+        CacheCleared(): CacheCleared(),
+        Delivered("a", 0, (0, 5)): Delivered("b", 0, (50, 105)),
+        Delivered("b", 0, (0, 5)): Delivered("a", 0, (1, 105)),
+        Delivered("c", 0, (0, 5)): Delivered("c", 0, (1, 105)),
+        Finished("a", Reason.STOP): Finished("b", Reason.STOP),
+        Refused("a", no): Refused("b", no),
+    }
+    assert {type(event) for event in renamed} == set(get_args(Event))
+    assert ALL.events(renamed, BEFORE) == tuple(renamed.values())
+
+
+class Choosy(Machine):
+    """Takes no request of this name."""
+
+    def apply(self, state: State, action: Action) -> Transition:
+        if isinstance(action, Submit) and action.id == "b":
+            raise ActionDisabled("Submit", "its name is b", "choose another name")
+        return super().apply(state, action)
+
+
+def test_what_is_offered_is_renamed_too() -> None:
+    """What neither state offers is no difference; what only one of them offers is one, whichever
+    it is."""
+    config, swap = Config(5, 1, 4, 8, 2), Renaming(ids={"a": "b", "b": "a"})
+    machine, choosy = Machine(config, VLLM_0_33), Choosy(config, VLLM_0_33)
+    nobody = machine.initial()
+    assert unequal(machine, nobody, Complete(), swap) is None
+    assert unequal(machine, nobody, Submit("a", (0,), 1), swap) is None
+    theirs = unequal(choosy, nobody, Submit("a", (0,), 1), swap)
+    assert theirs is not None
+    assert theirs.endswith("; renamed: is disabled")
+    ours = unequal(choosy, nobody, Submit("b", (0,), 1), swap)
+    assert ours is not None
+    assert ": is disabled; renamed: " in ours
+
+
+# --- on the machine ----------------------------------------------------------------------------
 
 
 @given(st.data())

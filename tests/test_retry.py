@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -106,6 +107,29 @@ def test_what_cannot_be_tried_is_told_and_passed_over() -> None:
     no_trace, not_legal = retried.useless
     assert no_trace.startswith(f"{FAILURES / 'a.jsonl'}:1: ")
     assert not_legal.startswith(f"{FAILURES / 'b.jsonl'}: no longer legal: ")
+
+
+def test_what_is_no_file_is_told_and_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given a pipe with nobody at its other end among the programs, of which two are tried; then it
+    is told, and nobody waits for it."""
+    monkeypatch.setattr(retry, "MOST", 2)
+    fell_once("b")
+    fell_once("c")
+    os.mkfifo(FAILURES / "a.jsonl")
+    retried = fuzzed(FastLoop).retried
+    assert retried is not None
+    assert (retried.tried, retried.left) == (2, 0)
+    (pipe,) = retried.useless
+    assert pipe.startswith(f"{FAILURES / 'a.jsonl'}: is no regular file; ")
+
+
+def test_a_folder_that_cannot_be_listed_is_told() -> None:
+    FAILURES.write_text("", encoding="utf-8")
+    found = fuzzed(FastLoop)
+    assert found.verdict is Verdict.HOLDS
+    assert found.retried is not None
+    (useless,) = found.retried.useless
+    assert useless.startswith(f"{FAILURES}: cannot be listed (")
 
 
 def test_a_program_of_another_engine_may_not_fit() -> None:

@@ -105,6 +105,16 @@ def test_200_000_rounds_come_within_0_02() -> None:
     assert tokens == 672_182
 
 
+def test_a_draw_of_exactly_alpha_rejects() -> None:
+    """Draws lie in [0, 1): below α they accept, and so never at α = 0."""
+    first, second = draw(1, 0), draw(1, 1)
+    just = F(1, 1 << 64)
+    assert next(simulated_rounds(first, 1, seed=1)) == 1
+    assert next(simulated_rounds(first + just, 1, seed=1)) == 2
+    assert second > first, "so the second draft is rejected"
+    assert next(simulated_rounds(first + just, 2, seed=1)) == 2
+
+
 def test_the_stream_is_splitmix64() -> None:
     known = [6457827717110365317, 3203168211198807973, 9817491932198370423]
     assert [int(draw(1234567, i) * (1 << 64)) for i in range(3)] == known
@@ -249,6 +259,15 @@ def test_the_expectation_is_no_bound_on_what_is_measured() -> None:
     assert above == 8
 
 
+def test_intervals_that_touch_have_a_number_in_common() -> None:
+    low, high = Interval(F(1), F(2)), Interval(F(2), F(3))
+    assert low.meets(high)
+    assert high.meets(low)
+    beyond = Interval(F(201, 100), F(3))
+    assert not low.meets(beyond)
+    assert not beyond.meets(low)
+
+
 def test_the_corners_are_the_extremes() -> None:
     near, cost = printed("0.6"), printed("0.11")
     box = speedup_within(near, 5, cost)
@@ -358,6 +377,9 @@ def test_where_nothing_is_ever_best() -> None:
     assert best_gamma(1, F(1, 10)) is None
     assert limit_of_speedup(1, F(1, 10)) == 10
     assert limit_of_speedup(1, 0) is None
+    # Drafts that cost something are never worth more than 1/(1 − α) tokens together.
+    assert limit_of_speedup(F(4, 5), F(1, 10)) == 0
+    assert speedup(F(4, 5), 1_000, F(1, 10)) < F(5, 100)
     assert best_gamma(0, 0) == 0
 
 
@@ -400,6 +422,39 @@ def test_drafts_that_are_never_or_always_right() -> None:
     assert tokens_after(1, 4) == F(6 + 8 + 10 + 12, 4)
     assert long_run(0) == Interval(F(1), F(1))
     assert long_run(1) is None, "the length grows without end"
+
+
+def test_a_chain_may_begin_with_another_length() -> None:
+    """α = 1/2 from 1: one draft in the first round, 3 or 1 in the second, each half of the time."""
+    e1, e3 = (expected_tokens(F(1, 2), gamma) for gamma in (1, 3))
+    assert tokens_after(F(1, 2), 2, start=1) == (e1 + (e3 + e1) / 2) / 2
+
+
+def test_where_nothing_is_drawn_two_lengths_say_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At α = 0 the length is 1 for ever, and 2 is where the bound behind it is seen to be 0. So an
+    interval may be asked for that is no wider than a number."""
+    assert long_run(0, within=F(0)) == Interval(F(1), F(1))
+    monkeypatch.setattr("servespec.theory.draft_length.MOST_DRAFTS", 2)
+    assert long_run(0, within=F(0)) == Interval(F(1), F(1))
+    monkeypatch.setattr("servespec.theory.draft_length.MOST_DRAFTS", 1)
+    with pytest.raises(ConfigError, match=r"alpha: .* is too near to 1"):
+        long_run(0, within=F(0))
+
+
+def test_what_is_cut_off_behind_two_lengths_by_hand() -> None:
+    """α = 1/2, cut behind K = 2. π(1) = 1 and π(2) = π(1)·α / (1 − α²) = 2/3, up to a factor; with
+    3/2 and 7/4 tokens a round that is 8/3 tokens. From there on π shrinks at least by
+    r = (1/4 + 1/2) / (1 − 1/8) = 6/7 every two places, so the places behind hold at most
+    2·(r + r² + …) = 12 rounds, and, as their drafts are at most K + 2i, at most
+    2·Σ rⁱ·(2 + 2i) = 2·(2·6 + 2·42) = 192 drafts. A round brings at most 1/(1 − α) = 2 tokens."""
+    cost, tokens = F(1, 10), F(3, 2) + F(2, 3) * F(7, 4)
+    assert tokens == F(8, 3)
+    paid = (1 + cost) + F(2, 3) * (1 + 2 * cost)
+    found = long_run(F(1, 2), cost, within=F(100))
+    assert found is not None
+    low, high = tokens / (paid + 12 + cost * 192), (tokens + 12 * 2) / paid
+    assert abs(found.low - low) < F(1, 10**60)
+    assert abs(found.high - high) < F(1, 10**60)
 
 
 def first_chance(alpha: Fraction) -> Fraction:
@@ -503,8 +558,20 @@ def test_a_gamma_that_is_none_is_refused(gamma: int) -> None:
 def test_a_cost_below_0_and_a_pass_for_nothing_are_refused() -> None:
     with pytest.raises(ConfigError, match="cost: -1 is less than 0"):
         speedup(F(1, 2), 4, -1)
-    with pytest.raises(ConfigError, match="step_cost: a pass costs nothing"):
-        speedup(F(1, 2), 4, 0, lambda positions: 0)
+    # Every pass; that over one position; that over five.
+    for step_cost in (lambda positions: 0, lambda positions: positions - 1, lambda n: 5 - n):
+        with pytest.raises(ConfigError, match="step_cost: a pass costs nothing"):
+            speedup(F(1, 2), 4, 0, step_cost)
+
+
+def test_the_largest_gamma_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many drafts as may be; and where 5 are the best (α = 1/2, c = 0.01), 5 must be allowed."""
+    assert expected_tokens(0, MOST_DRAFTS) == 1
+    monkeypatch.setattr("servespec.theory.speculation.MOST_DRAFTS", 5)
+    assert best_gamma(F(1, 2), F(1, 100)) == 5
+    monkeypatch.setattr("servespec.theory.speculation.MOST_DRAFTS", 4)
+    with pytest.raises(ConfigError, match="the best gamma is above 4"):
+        best_gamma(F(1, 2), F(1, 100))
 
 
 def test_what_is_too_far_out_is_refused() -> None:

@@ -198,10 +198,12 @@ def test_who_finds_it_is_read_off_the_kill_matrix() -> None:
     did, why."""
     row = rows_of(RESULTS)["hit-stays-free"]
     assert row.spec is not None
-    assert f"after {row.spec.steps:,} steps; walks" in found_by(row, 5)
-    assert found_by(row, 3).endswith("The shortest program known has 3 actions.")
+    assert f"after {row.spec.steps:,} steps; walks" in found_by((row,), 5)
+    assert found_by((row,), 3).endswith("The shortest program known has 3 actions.")
+    shorter = evolve(row, seed=1, depth=2)
+    assert found_by((row, shorter), 3).endswith("The shortest program known has 2 actions.")
     nobody = evolve(row, spec=None, properties=None, golden=None, why="too rare")
-    assert found_by(nobody, 5).startswith("None of the checks: too rare. ")
+    assert found_by((nobody,), 5).startswith("None of the checks: too rare. ")
 
 
 # --- who listens ---------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,7 @@ from servecheck.trace.model import (
     Verdict,
 )
 from servecheck.trace.observe import observe
-from servecheck.trace.read import read_trace
+from servecheck.trace.read import listed, read_trace
 from servecheck.trace.replay import replay_trace
 from servecheck.trace.shrink import falls, mend, shrink
 from servecheck.trace.simpler import size_of
@@ -538,6 +539,52 @@ def test_a_cut_line_is_refused_and_the_lines_before_it_are_good(small: Path) -> 
     )
     small.write_text("".join(f"{line}\n" for line in texts(small)[:5]))
     assert read_trace(small).actions == SMALL
+
+
+def test_what_is_advised_of_a_cut_trace_leaves_something(small: Path) -> None:
+    first, second, *_ = texts(small)
+    small.write_text(first)
+    assert complaint(small) == (
+        "1: the line is cut; take a whole copy of it, or record the run again"
+    )
+    small.write_text(f"{first}\n{second}")
+    assert complaint(small) == (
+        "2: the line is cut; take a whole copy of it, or keep its first line"
+    )
+
+
+def test_only_files_are_listed_and_the_rest_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Given two files in a folder, a link to one, a pipe, a socket, a folder and a link to nothing,
+    all called like traces; then the files and the link are listed by name, and the rest is told."""
+    for name in ("b", "a", "other"):
+        (tmp_path / f"{name}.{'txt' if name == 'other' else 'jsonl'}").write_text("")
+    (tmp_path / "c.jsonl").symlink_to("a.jsonl")
+    os.mkfifo(tmp_path / "d.jsonl")
+    (tmp_path / "e.jsonl").mkdir()
+    (tmp_path / "f.jsonl").symlink_to("nowhere")
+    monkeypatch.chdir(tmp_path)  # the whole path may be longer than a socket's may be
+    with socket.socket(socket.AF_UNIX) as heard:
+        heard.bind("g.jsonl")
+    files, useless = listed(tmp_path, "*.jsonl")
+    assert [file.name for file in files] == ["a.jsonl", "b.jsonl", "c.jsonl"]
+    assert useless == tuple(
+        f"{tmp_path / name}.jsonl: is no regular file; take it out of the folder" for name in "defg"
+    )
+
+
+def test_a_folder_that_cannot_be_listed_is_told_and_one_that_is_not_there_is_empty(
+    tmp_path: Path,
+) -> None:
+    """A loop of links stands for one that may not be looked into: that, root may always."""
+    assert listed(tmp_path / "nowhere", "*") == ((), ())
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    files, (useless,) = listed(loop, "*")
+    assert files == ()
+    assert useless.startswith(f"{loop}: cannot be listed (")
+    assert useless.endswith("); name a folder that can be read")
 
 
 def test_what_is_no_trace_at_all(path: Path, tmp_path: Path) -> None:

@@ -4,13 +4,13 @@ kept in, the command; and what may happen to them: Ctrl-C, a full disk, half a r
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import signal
 import subprocess
 import sys
 from contextlib import suppress
+from itertools import permutations
 from multiprocessing import active_children
 from pathlib import Path
 from time import monotonic, sleep
@@ -20,6 +20,8 @@ from attrs import evolve
 
 from servecheck.cli import main
 from servecheck.cli.terminal import Exit
+from servecheck.trace.read import read_trace
+from servecheck.trace.write import record
 from servecheck.zoo import ENTRIES
 from servecheck.zoo.matrix import Matrix, chosen, matrix
 from servecheck.zoo.rows import (
@@ -34,6 +36,8 @@ from servecheck.zoo.rows import (
 )
 from servecheck.zoo.run import Plan, by_properties
 from servecheck.zoo.seeds import Spread, Totals, by_entry, spread, totals
+from servecheck.zoo.shortest import keep
+from servespec.actions import Abort
 from tests.test_trace import small_disk
 from tests.test_zoo import ROOT, TRACES, kept, timeless
 
@@ -65,15 +69,16 @@ def test_the_same_seed_gives_the_same_rows_and_a_run_is_resumed(tmp_path: Path) 
 
 def test_further_seeds_repeat_what_depends_on_them_and_nothing_else(tmp_path: Path) -> None:
     """Given a fault that shows and one that is masked; when they are tried with seeds 5, 6 and 7,
-    then the first has a row for each and the other one row; recordings, search and the property
-    that must fall were asked with seed 5 only. Asked for seed 6 alone, its row is made anew, at
+    then the first has a row for each and the other one row; recordings and the property that must
+    fall were asked with seed 5 only. Asked for seed 6 alone, its row is made anew, at
     length, and the three are found again."""
     plan, results = Plan(seed=5, actions=1_500, traces=TRACES), tmp_path / "rows.jsonl"
     entries = chosen(("last-hit-not-held", "let-go-twice"))
     rows = matrix(entries[:1], plan, results=results, seeds=3).rows
     assert [(row.seed, row.chance_only) for row in rows] == [(5, None), (6, True), (7, True)]
     assert all(row.spec is not None and row.program is not None for row in rows)
-    asked = [row.golden and row.depth and row.expected for row in rows]
+    assert all(row.depth is not None for row in rows)
+    asked = [row.golden and row.expected for row in rows]
     assert [bool(found) for found in asked] == [True, False, False]
     new: list[int] = []
     alone = matrix(entries[:1], evolve(plan, seed=6), 1, results, lambda row: new.append(row.seed))
@@ -82,6 +87,27 @@ def test_further_seeds_repeat_what_depends_on_them_and_nothing_else(tmp_path: Pa
     assert matrix(entries[:1], plan, 1, results, seeds=3).rows == (rows[0], *alone.rows, rows[2])
     assert set(by_entry(read_rows(results))) == {"last-hit-not-held"}
     assert Matrix(rows).count(KILLED) == 1
+
+
+def test_of_all_programs_the_shortest_is_kept_whoever_comes_first(tmp_path: Path) -> None:
+    """Given programs of 3, 5 and 4 actions from seeds 1 to 3, and another of 3 from seed 0; in
+    whatever order they come, then the folder has that of seed 0 in the end. What is there and does
+    not show the fault gives way, be it shorter or no trace at all."""
+    entry = ENTRIES["last-hit-not-held"]
+    trace = read_trace(TRACES / "zoo" / "last-hit-not-held.jsonl")
+    least, in_vain = trace.actions, Abort("nobody")
+    assert len(least) == 3
+    long, longer = (in_vain, *least), (in_vain, in_vain, *least)
+    found = ((least, 1), (longer, 2), (long, 3), (least, 0))
+    for order in permutations(found):
+        for actions, seed in order:
+            keep(tmp_path, entry, (trace.machine, actions), seed)
+        kept = read_trace(tmp_path / "last-hit-not-held.jsonl")
+        assert (kept.actions, kept.header.seed) == (least, 0)
+        record(kept.path, trace.machine, least[:2], None)
+    (tmp_path / "last-hit-not-held.jsonl").write_text("{}", encoding="utf-8")
+    keep(tmp_path, entry, (trace.machine, longer), 2)
+    assert read_trace(tmp_path / "last-hit-not-held.jsonl").actions == longer
 
 
 def test_the_property_that_must_fall_is_asked_alone() -> None:
@@ -255,33 +281,6 @@ def running(group: int) -> list[str]:
             if int(its) == group and state != "Z":
                 found.append(file.parent.name)
     return found
-
-
-def test_ctrl_c_is_heard_though_it_comes_while_garbage_is_collected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Given a run whose first Ctrl-C is raised in a callback of the garbage collector, where Python
-    drops it; then the run ends all the same, soon after."""
-    pressed: list[str] = []
-
-    def collected(phase: str, info: dict[str, int]) -> None:
-        if not pressed:
-            pressed.append(phase)
-            signal.raise_signal(signal.SIGINT)
-
-    def tried(entry: object, plan: Plan) -> None:
-        gc.callbacks.append(collected)
-        gc.collect()
-        gc.callbacks.remove(collected)
-        deadline = monotonic() + 60
-        while monotonic() < deadline:
-            sleep(0.01)
-
-    monkeypatch.setattr("servecheck.zoo.matrix.try_entry", tried)
-    monkeypatch.setattr("sys.unraisablehook", lambda unraisable: None)
-    assert matrix(chosen(["hit-stays-free"]), Plan()) == Matrix((), interrupted=True)
-    assert pressed == ["start"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")

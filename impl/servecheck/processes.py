@@ -1,4 +1,4 @@
-"""Processes that work for another one: which signals they hear, and when they end.
+"""Which signals the processes of a command hear, and when they end.
 
 Theory of operation. Ctrl-C in a terminal reaches every process of a command, and only the one that
 puts things together may answer it: it tells what is known so far, and ends the others. The others
@@ -6,16 +6,26 @@ are deaf to it from their first instruction on, since Python itself can be inter
 code of ours is run: they are started while Ctrl-C is blocked, which they inherit, and the one that
 starts them hears what came meanwhile when it is done. If that one is gone, however it ended, they
 end too.
+
+The one that answers has to hear it in spite of Python. What is raised where nobody can catch it, in
+a callback of the garbage collector (Hypothesis has one) or of a weak reference (the specification's
+chains have them), Python tells and drops; so Ctrl-C that is dropped is raised again.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import parent_process, resource_tracker
-from threading import Thread
+from threading import Thread, current_thread, main_thread
+from types import FrameType
+from typing import NoReturn
+
+AGAIN = 0.1
+"""Seconds after which Ctrl-C that was dropped is raised again."""
 
 
 def deaf() -> None:
@@ -43,3 +53,31 @@ def unheard() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def insisting() -> Iterator[None]:
+    """For the process that answers: Ctrl-C that Python drops is raised again until it is heard."""
+    if current_thread() is not main_thread():
+        yield
+        return
+    tell = sys.unraisablehook
+
+    def dropped(what: sys.UnraisableHookArgs) -> None:
+        if what.exc_type is KeyboardInterrupt:
+            signal.setitimer(signal.ITIMER_REAL, AGAIN)
+        else:
+            tell(what)
+
+    alarm = signal.signal(signal.SIGALRM, _raised)
+    sys.unraisablehook = dropped
+    try:
+        yield
+    finally:
+        sys.unraisablehook = tell
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, alarm)
+
+
+def _raised(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt

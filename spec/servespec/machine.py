@@ -144,15 +144,15 @@ def acceptable(entry: Planned) -> int:
     return 0 if any(draft < 0 for draft in entry.drafts) else len(entry.drafts)
 
 
-def fits_alone(machine: Machine, submit: Submit) -> bool:
-    """LIV-1's condition on a request: with the machine to itself it finds room for all that it
-    can come to use."""
+def fits_alone(machine: Machine, request: Submit | Request) -> bool:
+    """LIV-1's condition on a request, before it comes or while it is alive: with the machine to
+    itself it finds room for all that it can come to use."""
     config, policy = machine.config, machine.policy
-    slots = peak(config, len(submit.prompt), submit.max_tokens)
-    longest = min(len(submit.prompt) + submit.max_tokens - 1, config.max_model_len - 1)
+    slots = peak(config, len(request.prompt), request.max_tokens)
+    longest = min(len(request.prompt) + request.max_tokens - 1, config.max_model_len - 1)
     return (
         config.blocks_for(slots) <= usable_blocks(config, policy)
-        and len(submit.prompt) < config.max_model_len
+        and len(request.prompt) < config.max_model_len
         and (policy.chunked_prefill or longest <= config.max_num_batched_tokens)
     )
 
@@ -219,9 +219,8 @@ def complete(machine: Machine, state: State, action: Complete) -> Transition:
         request = None if entry.cancelled else state.find(entry.id)
         if request is None:
             continue
-        output = outputs.get(entry.id, Output(entry.id))
         ahead = sum(len(e.tokens) for later in rest for e in later.entries if e.id == entry.id)
-        grown, reason, delivered = with_tokens(machine, request, entry, output)
+        grown, reason, delivered = with_tokens(machine, request, entry, outputs.get(entry.id))
         pool, known, stored = published(
             pool, machine.policy, grown, grown.computed - ahead, machine.config, Publish.AFTER_STEP
         )
@@ -283,12 +282,12 @@ def written(machine: Machine, pool: Pool, plan: Plan) -> Pool:
 
 @rule("32", "34", engine="Scheduler.update_from_output, Scheduler.update_draft_token_ids")
 def with_tokens(
-    machine: Machine, request: Request, entry: Planned, output: Output
+    machine: Machine, request: Request, entry: Planned, output: Output | None
 ) -> tuple[Request, Reason | None, tuple[Event, ...]]:
     """Rejected drafts lower C and give no block back; then the tokens are appended. The new drafts
     replace the old ones, except for a prefill chunk, whose drafts are thrown away. Who was not
     in the pass keeps the drafts that it has."""
-    if not entry.yields:
+    if output is None or not entry.yields:
         return request, None, ()
     kept, reason = until_end(machine, request, output.tokens)
     rejected = len(entry.drafts) - (len(output.tokens) - 1)

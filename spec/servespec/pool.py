@@ -216,14 +216,17 @@ def write(
     """Ghost: a forward pass writes `tokens` at positions `start` … through a table.
 
     A slot's value is (value of the slot before it as the table reads it, or the namespace;
-    token). A free block without a key keeps nothing: nobody can read it.
+    token). Behind a slot that nobody wrote, or that another namespace's text was written to, it is
+    worth nothing: None. A free block without a key keeps nothing: nobody can read it.
     """
     if not tokens:
         return pool
     blocks = list(pool.blocks)
-    first, last = max(start - 1, 0) // block_size, blocks_for(start + len(tokens), block_size)
+    first, last = start // block_size, blocks_for(start + len(tokens), block_size)
     content = {b: list(blocks[b].content) for b in table[first:last]}
     value = read(pool, block_size, table, start - 1) if start else None
+    if value is not None and value.namespace != namespace:
+        value = None
     for position, token in enumerate(tokens, start):
         slots, at = content[table[position // block_size]], position % block_size
         slots.extend([None] * (at + 1 - len(slots)))

@@ -298,8 +298,11 @@ class Server:
         return self._cold(mutant, asked)
 
     def _cold(self, mutant: Mutant, asked: Sequence[pytest.Item]) -> int:
-        """Run a mutant in a process that imports the changed module."""
-        names = [item.nodeid for item in asked] or self._order(list(self.costs))
+        """Run a mutant in a process that imports the changed module. Where no test calls the
+        function, those are asked that call another one of its module: they read what it left."""
+        file = key_of(mutant.code())[0]
+        near = [name for name, cost in self.costs.items() if any(f == file for f, _ in cost.calls)]
+        names = [item.nodeid for item in asked] or self._order(near or list(self.costs))
         order = {
             "module": mutant.name.module,
             "file": mutant.file,

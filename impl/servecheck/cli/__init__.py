@@ -106,8 +106,11 @@ def _settling(command: Callable[..., int]) -> Callable[..., int]:
 
     @wraps(command)
     def settling(**options: object) -> int:
+        from servecheck.processes import insisting
+
         _began.append(command.__module__)
-        return terminal.settled(lambda: command(**options))
+        with insisting():
+            return terminal.settled(lambda: command(**options))
 
     return settling
 

@@ -71,9 +71,7 @@ def command(
     ] = 1,
     properties: Annotated[
         str | None,
-        typer.Option(
-            metavar="IDS", help="With walks alone: ask these, such as OWN-1,LRU-3; all; or none."
-        ),
+        typer.Option(metavar="IDS", help="Ask these, such as OWN-1,LRU-3; all; or none."),
     ] = None,
     engine: Engine = None,
     process: Command = None,
@@ -118,10 +116,11 @@ def command(
     sizes = fixed_sizes(size or ())
     if spec_only and (engine or process or level or timeout is not None):
         raise BadInput("--spec-only leaves every engine out; drop it, or the engine")
-    for_walks = steps is not None or jobs > 1 or properties is not None
-    _check_driver(driver, for_walks, program is not None, corpus is not None)
+    for_walks = steps is not None or jobs > 1
+    chosen = properties is not None
+    _check_driver(driver, for_walks, program is not None, corpus is not None, chosen)
     seconds = _seconds(seconds, steps)
-    asked = _properties(properties, spec_only) if driver == WALKS else ()
+    asked = _properties(properties, spec_only)
     known = () if spec_only else read_register(deviations)
     until = None if program is not None or seconds is None else monotonic() + seconds
     engines: Engines = nullcontext
@@ -165,18 +164,19 @@ def command(
             again=again,
             sizes=sizes,
             corpus=corpus,
+            properties=asked,
         )
     return _ended(found, as_json)
 
 
-def _check_driver(driver: str, for_walks: bool, reruns: bool, corpus: bool) -> None:
+def _check_driver(driver: str, for_walks: bool, reruns: bool, corpus: bool, chosen: bool) -> None:
     """Refuse options that do not go with each other."""
     if driver not in DRIVERS:
         raise BadInput(f"--driver {escaped(driver)} is unknown; take one of {', '.join(DRIVERS)}")
     if driver != WALKS and for_walks:
-        raise BadInput("--steps, --jobs and --properties are for walks; add --driver walks")
-    if reruns and (driver == WALKS or corpus):
-        raise BadInput("--program does not search; drop it, or --driver and --corpus")
+        raise BadInput("--steps and --jobs are for walks; add --driver walks")
+    if reruns and (driver == WALKS or corpus or chosen):
+        raise BadInput("--program does not search; drop it, or --driver, --corpus, --properties")
 
 
 def _seconds(seconds: float | None, steps: int | None) -> float | None:
@@ -209,7 +209,7 @@ def _ended(found: Summary, as_json: bool) -> int:
 
 
 def _properties(given: str | None, spec_only: bool) -> tuple[str, ...]:
-    """The properties that walks ask; all of them unless something else is said.
+    """The properties that are asked; all of them unless something else is said.
 
     Raises:
         BadInput: there is no such property, or nothing at all would be checked.

@@ -20,9 +20,10 @@ from pathlib import Path
 from attrs import evolve, frozen
 
 from servecheck.explore.asking import Asking
+from servecheck.explore.axes import kind
 from servecheck.explore.check import shortest
 from servecheck.explore.liveness import Fits, liveness
-from servecheck.explore.scopes import kind, serving
+from servecheck.explore.scopes import serving
 from servecheck.explore.search import search
 from servecheck.explore.serving import Serving
 from servecheck.trace.lasso import LASSO, WATCHED

@@ -39,7 +39,7 @@ from attrs import evolve, frozen
 
 from servecheck.explore.search import NO_LIMITS, Found, Limits, Progress, search, walk
 from servecheck.explore.serving import Serving
-from servecheck.trace.fairness import goes_on, request_fits
+from servecheck.trace.fairness import goes_on
 from servespec.actions import Action, Submit
 from servespec.machine import fits_alone, refused
 from servespec.plan import State
@@ -132,7 +132,7 @@ def _ways_on(system: Serving, found: Found[bytes], arrivals: bool) -> Ways:
     machine, ways = system.machine, dict[int, list[int]]()
     for number, successors in enumerate(found.graph.edges or []):
         state = system.restore(found.graph.keys[number])
-        tagged = [(i, r) for i, r in enumerate(state.live) if request_fits(machine, r)]
+        tagged = [(i, r) for i, r in enumerate(state.live) if fits_alone(machine, r)]
         for place, _ in tagged:
             ways[number * system.live + place] = []
         for action, after in zip(system.enabled(state), successors, strict=True):

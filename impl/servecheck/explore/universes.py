@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from servecheck.explore.allcaches import AllCaches
 from servecheck.explore.allstates import AllStates
+from servecheck.explore.axes import AFTER_STEP, kind
 from servecheck.explore.cache import texts
-from servecheck.explore.scopes import AFTER_STEP, kind
 from servecheck.explore.serving import Serving
 from servespec.cache import CacheMachine
 from servespec.config import Config

@@ -18,7 +18,7 @@ it diverged. Without Hypothesis, and in several processes: `servecheck.fuzz.long
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
@@ -45,9 +45,8 @@ from servecheck.fuzz.wander import Wanderer
 from servecheck.fuzz.worlds import Draw, anywhere
 from servecheck.lockstep.shown import shown
 from servecheck.lockstep.subject import Subject
-from servecheck.marks import possible
 from servespec.machine import Machine
-from servespec.properties import PROPERTIES
+from servespec.properties import PROPERTIES, Property
 
 __all__ = ["STEPS_PER_RUN", "STRIDE", "Progress", "Summary", "Verdict", "campaign"]
 
@@ -92,6 +91,7 @@ class _Campaign:
     fell_at: float | None = None
     retried: Retried | None = None
     corpus: Corpus | None = None
+    asked: tuple[Property, ...] = tuple(PROPERTIES.values())
 
     def retry(self, folder: Path) -> None:
         """Try what once fell."""
@@ -99,7 +99,7 @@ class _Campaign:
         def goes_on() -> bool:
             return self.clock() < self.begun + self.seconds
 
-        found = retry(folder, self.subject, goes_on)
+        found = retry(folder, self.subject, goes_on, self.asked)
         self.retried = found.retried
         if found.fall is not None and found.walk is not None:
             self.tally.keep(found.fall)
@@ -118,6 +118,7 @@ class _Campaign:
 
     def by_hypothesis(self, number: int) -> None:
         machine = machine_class(
+            properties=self.asked,
             tally=self.tally,
             before_run=self.look_at_the_clock,
             following=self.beside if self.subject else None,
@@ -143,13 +144,13 @@ class _Campaign:
         try:
             wanderer = Wanderer(
                 number,
-                tuple(PROPERTIES.values()),
+                self.asked,
                 following=self.beside if self.subject else None,
                 draw=self.draw,
                 guide=self.tally.guide,
             )
         except Unsupported:
-            if not self.tally.runs:
+            if self.tally.skip():
                 raise
             return
         try:
@@ -196,14 +197,12 @@ class _Campaign:
             tally.last.actions if tally.last else (),
             shrinks=not interrupted,
         )
-        able = {mark for world in tally.worlds for mark in possible(*world)}
-        spent = Spent(self.seed, self.seconds, elapsed, interrupted)
+        names = tuple(asked.id for asked in self.asked)
+        spent = Spent(self.seed, self.seconds, elapsed, interrupted, properties=names)
         return summarised(
             ended,
             spent,
             tally,
-            len(tally.worlds),
-            able,
             self.subject,
             retried=self.retried,
             taught=self.corpus.told if self.corpus else None,
@@ -228,6 +227,7 @@ def campaign(
     today: date | None = None,
     sizes: Sizes | None = None,
     corpus: Path | None = None,
+    properties: Iterable[str] = tuple(PROPERTIES),
 ) -> Summary:
     """Fuzz the specification for so many seconds, under one profile or all kinds of policies.
 
@@ -240,6 +240,7 @@ def campaign(
         today: the day by which known deviations expire.
         sizes: those that are kept; all others are drawn (`servecheck.fuzz.sizes`).
         corpus: a folder of starts, which is read first and added to.
+        properties: those that are asked, by id.
 
     Raises:
         ConfigError: there is no such profile, or the sizes contradict it.
@@ -264,6 +265,7 @@ def campaign(
         begins.draw,
         Tally(guide=guide),
         corpus=known,
+        asked=tuple(PROPERTIES[name] for name in properties),
     )
     still = frozenset() if begins.subject is None else shown(begins.subject)
     judge = Judge(seed, begins.subject, failures, again, today, still)

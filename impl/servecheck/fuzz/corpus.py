@@ -5,7 +5,7 @@ a world. A corpus is a folder of such starts, as ordinary traces: of each mark t
 next campaign's guide is taught those of its own worlds before anything is searched, so its walks go
 to what is rare from the first second on. What a start is good for is found out by walking it, not
 by what the file says: one of an older specification teaches what it still reaches, and one that is
-no longer legal, or a file that is no trace, is told and passed over.
+no longer legal, or what is no trace, is told and passed over.
 
     folder ──▶ Corpus.read ──▶ fitting, taught ──▶ Guide ──▶ Corpus.keep ──▶ folder
 
@@ -29,7 +29,7 @@ from servecheck.fuzz.walk import Walk
 from servecheck.lockstep.subject import Subject
 from servecheck.marks import Mark
 from servecheck.trace.model import Trace, TraceError, Verdict
-from servecheck.trace.read import read_trace
+from servecheck.trace.read import listed, read_trace
 from servecheck.trace.write import MAKE_ROOM, keep
 from servespec.actions import Complete, Submit
 from servespec.policy import Policy
@@ -102,7 +102,8 @@ class Corpus:
             why = f"is no folder and cannot be made one ({error.strerror or error})"
             raise TraceError(folder, None, None, why, "name another folder") from None
         found = Corpus(folder)
-        for file in sorted(folder.glob(f"{NAME}-*.jsonl")):
+        files, found.told.useless = listed(folder, f"{NAME}-*.jsonl")
+        for file in files:
             try:
                 start = _start(read_trace(file))
                 walk = walked(start)

@@ -3,10 +3,11 @@
 Theory of operation. Marks say which situations were reached, and how often. What is reached once in
 ten thousand steps is reached by luck alone, and whatever can only go wrong there goes unseen. So a
 `Guide` keeps, of each mark, some programs that led to it, the shortest of each world, and offers
-them as starts: the same world, the same actions up to a little before the situation, then another
-continuation. The rarer a mark, the sooner its starts are offered; a start that makes it common
-gives way to others. All of it is a function of what was learned and of chance, so a campaign of a
-seed does the same again.
+them as starts: up to a little before the situation, then another continuation; in a world of other
+sizes; or with something else put in, and then the rest of the way. The rarer a mark, the sooner its
+starts are offered; a start that makes it common gives way to others, those of a policy that has
+many first. All of it is a function of what was learned and of chance, so a campaign of a seed does
+the same again.
 
     Walk ends ──▶ learn ──▶ mark: world, actions ──▶ offer(chance) ──▶ Start ──▶ replayed, walked on
 """
@@ -14,10 +15,11 @@ seed does the same again.
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from servecheck.fuzz.draw import TIGHTENED, Chance, neighbour, pick, tightened
 from servecheck.marks import Mark
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 RARE = 12
 """Marks, the rarest ones, to whose starts a walk goes back."""
 KEPT = 12
-"""Starts kept of a mark; the oldest goes."""
+"""Starts kept of a mark; the oldest of the policy that has most of them goes."""
 LONGEST = 60
 """Actions of a start; longer ones cost more than they bring."""
 BACK = (1, 2, 4, 3, 6, 9, 0)
@@ -51,6 +53,8 @@ class Start:
     actions: tuple[Action, ...]
     elsewhere: bool = False
     """The world is not the one in which it was found, so it may come to other situations."""
+    rest: tuple[Action, ...] = ()
+    """What comes after them, once something else has been done in between, as far as it can."""
 
 
 @define
@@ -88,7 +92,7 @@ class Guide:
             if mark in rarest and isinstance(start.actions[-1], Schedule):
                 self.waiting.extend((start, way) for way in range(len(TIGHTENED)))
             if len(known) > KEPT:
-                del known[next(iter(known))]
+                del known[_one_of_many(known)]
 
     def offer(self, chance: Chance) -> Start | None:
         """A start near one of the rarest situations; None if nothing was learned."""
@@ -100,8 +104,11 @@ class Guide:
         start = pick(chance, tuple(self.starts[pick(chance, rarest)].values()))
         back = pick(chance, BACK)
         upto = max(len(start.actions) - back, 0) if back else 0
-        if chance.below(2):
-            return Start(start.machine, start.alphabet, start.actions[:upto])
+        way = chance.below(3)
+        if way == 0:
+            return evolve(start, actions=start.actions[:upto])
+        if way == 1:
+            return evolve(start, actions=start.actions[:upto], rest=start.actions[upto:])
         machine = start.machine
         return _elsewhere(
             start, neighbour(chance, machine.config, machine.policy, self.fixed), upto
@@ -119,6 +126,12 @@ class Guide:
             if name not in self.fixed and config != machine.config:
                 return _elsewhere(start, config, len(start.actions))
         return None
+
+
+def _one_of_many(known: Iterable[Machine]) -> Machine:
+    """The first whose policy is that of most."""
+    policies = Counter(machine.policy for machine in known)
+    return max(known, key=lambda machine: policies[machine.policy])
 
 
 def _elsewhere(start: Start, config: Config, upto: int) -> Start:

@@ -26,8 +26,10 @@ from attrs import define, evolve, field, frozen
 
 from servecheck.engines.protocol import EngineError
 from servecheck.fuzz.corpus import Best, Corpus, into
+from servecheck.fuzz.counted import Counted
 from servecheck.fuzz.judge import Gone, Judge
-from servecheck.fuzz.legs import MOST_WORLDS, Counted, Found, Leg, Lost, Orders, Walker
+from servecheck.fuzz.legs import Orders, Walker
+from servecheck.fuzz.outcome import Found, Leg, Lost
 from servecheck.fuzz.outset import outset
 from servecheck.fuzz.retry import retry
 from servecheck.fuzz.summary import Ended, Progress, Retried, Spent, Summary, summarised
@@ -95,12 +97,14 @@ class _Run:
     def here(self) -> None:
         """Walk in this process."""
 
-        def goes_on(number: int) -> bool:
-            self.show()
-            return self.until is None or monotonic() < self.until
+        def goes_on(number: int, leg: Counted) -> bool:
+            mine = self.counted
+            marks = len(mine.marks.keys() | leg.marks.keys())
+            self.show(mine.runs + leg.runs, mine.steps + leg.steps, marks)
+            return not self.late
 
         for number, steps in self.budget.legs(self.orders.leg):
-            if self.over or not goes_on(number):
+            if self.over or not goes_on(number, Counted()):
                 return
             self.put(self.walker.leg(number, steps, goes_on))
 
@@ -149,14 +153,15 @@ class _Run:
         if leg.last:
             self.end = leg
 
-    def show(self) -> None:
+    def show(self, runs: int, steps: int, marks: int) -> None:
+        """Tell how far it has come, legs under way included."""
         self.tell(
             Progress(
                 elapsed=monotonic() - self.begun,
                 seconds=self.budget.seconds,
-                runs=self.counted.runs,
-                steps=self.counted.steps,
-                marks=len(self.counted.marks),
+                runs=runs,
+                steps=steps,
+                marks=marks,
                 shrinking=False,
                 asked_steps=self.budget.steps,
             )
@@ -242,16 +247,11 @@ def long_campaign(
             budget.steps,
             orders.properties,
         )
-        worlds = len(counted.worlds)
-        more = worlds >= MOST_WORLDS
         return summarised(
             ended,
             spent,
             counted,
-            worlds,
-            counted.able,
             subject,
-            more_worlds=more,
             retried=run.retried,
             taught=known.told if known else None,
         )

@@ -15,7 +15,6 @@ something to tell. `machine_class` makes one; its `.TestCase` is a test for pyte
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import ClassVar
@@ -26,39 +25,24 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from servecheck.engines.protocol import Unsupported
+from servecheck.fuzz.counted import Counted
 from servecheck.fuzz.guide import Guide
 from servecheck.fuzz.moves import MOVES, Move, fire
 from servecheck.fuzz.tell import PropertyFell
 from servecheck.fuzz.walk import Walk
 from servecheck.fuzz.worlds import Draw, anywhere, begin
 from servecheck.lockstep.follow import Following
-from servecheck.marks import Mark
 from servespec.config import Config
 from servespec.policy import Policy
 from servespec.properties import PROPERTIES, Property
 
-HOPELESS = 20
-"""Runs without a world in a row, at the start, after which the engine is held to take none."""
-
 
 @define
-class Tally:
-    """What all runs of a machine class did, those of the shrinker included."""
+class Tally(Counted):
+    """What all runs of a machine class did, those of the shrinker included, and what they found."""
 
-    runs: int = 0
-    steps: int = 0
-    """Transitions after which every property was asked."""
-    moves: Counter[str] = field(factory=Counter)
-    marks: Counter[Mark] = field(factory=Counter)
-    checked: Counter[str] = field(factory=Counter)
-    """How often the antecedent of each property was true."""
-    known: Counter[str] = field(factory=Counter)
-    """Falls that the registry knows, by property."""
-    worlds: set[tuple[Config, Policy]] = field(factory=set)
     falls: dict[str, PropertyFell] = field(factory=dict)
     """The shortest fall of each property, in the order in which they were found."""
-    skipped: int = 0
-    """Runs that found no world that the engine takes."""
     last: Walk | None = None
     """The run that ended last."""
     guide: Guide = field(factory=Guide)
@@ -66,14 +50,8 @@ class Tally:
 
     def add(self, walk: Walk) -> None:
         """Count one run that has ended."""
-        self.runs += 1
+        Counted.add(self, walk)
         self.last = walk
-        self.steps += len(walk.actions)
-        self.moves.update(walk.moves)
-        self.marks.update(walk.marks)
-        self.checked.update(walk.watch.checked)
-        self.known.update(walk.known)
-        self.worlds.add((walk.config, walk.policy))
         self.guide.learn(walk)
 
     def keep(self, fall: PropertyFell) -> None:
@@ -128,8 +106,7 @@ class ServingMachine(RuleBasedStateMachine):
             self.walk = begin(Drawn(data), kind.draw, self.properties, kind.following)
         except Unsupported:
             # Where nothing was ever taken, that is what there is to say.
-            kind.tally.skipped += 1
-            if not kind.tally.runs and kind.tally.skipped >= HOPELESS:
+            if kind.tally.skip():
                 raise
             reject()
 

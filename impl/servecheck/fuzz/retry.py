@@ -3,7 +3,7 @@
 Theory of operation. A campaign writes the smallest program on which something fell into a folder of
 failures. The next campaign begins with what lies there: whoever has mended a fault knows at once,
 and whoever has not is not kept waiting. A program that another engine has left is as good as any;
-one that this engine cannot have is passed over. A file that is no trace, or a program that the
+one that this engine cannot have is passed over. What is no trace, or no file, or a program that the
 specification no longer carries out, is told and passed over, so nothing that lies in the folder
 keeps a search from going on. Nothing of this is counted with the search, which is the same with
 and without.
@@ -21,8 +21,9 @@ from time import monotonic
 from attrs import define, evolve, frozen
 
 from servecheck.engines.protocol import EngineFactory, Unsupported
+from servecheck.fuzz.counted import Counted
 from servecheck.fuzz.judge import Gone, Guarded, Judge, beside
-from servecheck.fuzz.legs import Counted, Shown
+from servecheck.fuzz.outcome import Shown
 from servecheck.fuzz.outset import as_subject
 from servecheck.fuzz.summary import Retried, Spent, Summary, summarised
 from servecheck.fuzz.tell import PropertyFell
@@ -31,7 +32,7 @@ from servecheck.lockstep.follow import Follower
 from servecheck.lockstep.shown import shown
 from servecheck.lockstep.subject import Subject
 from servecheck.trace.model import Trace, TraceError
-from servecheck.trace.read import read_trace
+from servecheck.trace.read import listed, read_trace
 from servespec.errors import ActionDisabled
 from servespec.properties import PROPERTIES, Property
 
@@ -91,7 +92,7 @@ def retry(
         Gone: the engine is gone.
     """
     retried = Retried()
-    files = sorted(folder.glob("*.jsonl"))
+    files, retried.useless = listed(folder, "*.jsonl")
     # What is compared here is not the search's, unless it takes the place of one.
     mine = subject and Subject(subject.start, subject.deviations, subject.capabilities)
     for number, file in enumerate(files):
@@ -153,7 +154,7 @@ def rerun(
     judge = Judge(0, subject, still=still, searched=False)
     ended = judge.ended(done.fall, False, gone, walk.actions, shrinks=False, unable=done.unable)
     spent = Spent(0, 0.0, monotonic() - begun, False)
-    found = summarised(ended, spent, counted, 1, counted.able, subject, done.unable)
+    found = summarised(ended, spent, counted, subject, done.unable)
     if found.report is None:
         return found
     return evolve(found, report=evolve(found.report, replay=again))

@@ -1,22 +1,22 @@
 """What came of a campaign, as values: the verdict, what was done to reach it, and how far it went.
 
-Theory of operation. Whoever searches counts (`Counts`), whoever judges says how it ended (`Ended`);
-`summarised` puts both together. A mark that was not reached is a gap only if the sizes and choices
-of some run allow it, and a property whose antecedent was never true was not really asked. What is
-here is told by `servecheck.cli.summary` and is the same whoever searched.
+Theory of operation. Whoever searches counts (`servecheck.fuzz.counted`), whoever judges says how it
+ended (`Ended`); `summarised` puts both together. A mark that was not reached is a gap only if the
+sizes and choices of some run allow it, and a property whose antecedent was never true was not
+really asked. What is here is told by `servecheck.cli.summary` and is the same whoever searched.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container
+from collections.abc import Collection
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
 
 from attrs import define, frozen
 
 from servecheck.engines.protocol import Capabilities
+from servecheck.fuzz.counted import Counted
 from servecheck.fuzz.tell import PropertyFell
 from servecheck.lockstep.report import Report
 from servecheck.lockstep.subject import Subject
@@ -166,17 +166,6 @@ class Summary:
 # --- putting it together -------------------------------------------------------------------
 
 
-class Counts(Protocol):
-    """What all runs of a search did."""
-
-    runs: int
-    steps: int
-    moves: Counter[str]
-    marks: Counter[Mark]
-    checked: Counter[str]
-    known: Counter[str]
-
-
 @define
 class Ended:
     """How a campaign ended, while it is found out (`servecheck.fuzz.judge`)."""
@@ -206,16 +195,13 @@ class Spent:
 def summarised(
     ended: Ended,
     spent: Spent,
-    counts: Counts,
-    worlds: int,
-    able: Container[Mark],
+    counts: Counted,
     subject: Subject | None,
     unable: str | None = None,
     retried: Retried | None = None,
     taught: Taught | None = None,
-    more_worlds: bool = False,
 ) -> Summary:
-    """The summary of a campaign; `able` are the marks that the worlds of its runs allow."""
+    """The summary of a campaign."""
     silent = [mark for mark in Mark if not counts.marks[mark]]
     return Summary(
         verdict=ended.verdict,
@@ -225,11 +211,11 @@ def summarised(
         interrupted=spent.interrupted,
         runs=counts.runs,
         steps=counts.steps,
-        worlds=worlds,
+        worlds=len(counts.worlds),
         moves=counts.moves,
         marks=counts.marks,
-        missed=tuple(mark for mark in silent if mark in able),
-        excluded=tuple(mark for mark in silent if mark not in able),
+        missed=tuple(mark for mark in silent if mark in counts.able),
+        excluded=tuple(mark for mark in silent if mark not in counts.able),
         checked=counts.checked,
         vacuous=tuple(name for name in spent.properties if not counts.checked[name]),
         known=counts.known,
@@ -241,7 +227,7 @@ def summarised(
         unable=unable,
         asked_steps=spent.asked_steps,
         unasked=tuple(name for name in PROPERTIES if name not in spent.properties),
-        more_worlds=more_worlds,
+        more_worlds=counts.more_worlds,
         retried=retried,
         taught=taught,
     )

@@ -23,6 +23,7 @@ from servecheck.fuzz.names import Naming, letters
 from servecheck.fuzz.tell import fell
 from servecheck.lockstep.follow import Diverged, Follower
 from servecheck.marks import Mark, marks_of
+from servecheck.trace.shrink import adapted
 from servecheck.watch import Watch
 from servespec.actions import Submit
 from servespec.chain import Namespace, Token, Tokens
@@ -155,14 +156,42 @@ class Walk:
             PropertyFell: as `do` does.
         """
         self.replaying = not counts
+        actions = tuple(actions)
+        self.leave_ids_to(actions)
         for action in actions:
             follower = self.follower
             if follower is not None and not follower.allows(self.machine, self.state, action):
                 break
-            if isinstance(action, Submit):
-                self._taken.add(action.id)
             self.do(action)
         self.replaying = False
+
+    def leave_ids_to(self, actions: Iterable[Action]) -> None:
+        """Give nobody else the ids of those who come in these actions."""
+        self._taken.update(action.id for action in actions if isinstance(action, Submit))
+
+    def along(self, actions: Iterable[Action]) -> None:
+        """Go on as another walk did, as far as that is enabled here; what a step brings is adapted
+        to its plan.
+
+        Raises:
+            PropertyFell: as `do` does.
+        """
+        for action in actions:
+            mine = action
+            if isinstance(action, Complete):
+                mine = adapted(self.machine, self.state, action)
+            if self._offers(mine):
+                self.do(mine)
+
+    def _offers(self, action: Action) -> bool:
+        """Whether an action is enabled; what else goes wrong with it is for `do` to tell."""
+        try:
+            self.machine.apply(self.state, action)
+        except ActionDisabled:
+            return False
+        except Exception:
+            return True
+        return True
 
     def _mark(self, step: Step) -> None:
         for mark in marks_of(step):

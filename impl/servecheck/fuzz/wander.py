@@ -4,23 +4,23 @@ Theory of operation. The same worlds and the same moves as `servecheck.fuzz.mach
 stream for all choices: half the cost a step, and a new world each time, where Hypothesis varies
 each of its runs some times over. What is missing is shrinking, which `servecheck.fuzz.shrink` does.
 As with Hypothesis, each walk leaves some moves out. With a `Guide` every other walk goes the way of
-an earlier one that came to something rare, and on from there.
+an earlier one that came to something rare, and on from there; or it does something else in between,
+and then goes the rest of that way as far as it still can.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from servecheck.engines.protocol import Unsupported
 from servecheck.fuzz.draw import Seeded, pick
-from servecheck.fuzz.guide import Guide
-from servecheck.fuzz.moves import MOVES, fire
+from servecheck.fuzz.guide import Guide, Start
+from servecheck.fuzz.moves import MOVES, Move, fire
 from servecheck.fuzz.names import NAMINGS
 from servecheck.fuzz.walk import Walk
 from servecheck.fuzz.worlds import Draw, anywhere, begin
 from servecheck.lockstep.follow import Following
-from servespec.actions import Action
 from servespec.config import Config
 from servespec.policy import Policy
 from servespec.properties import Property
@@ -29,6 +29,8 @@ SILENT = 8
 """Moves are left out of a walk by a chance of so many tenths, less one, at most."""
 PARTS = (2, 1, 4, 2)
 """A walk is as long as it may be, or one of these parts of it: the shorter, the more worlds."""
+BETWEEN = 2
+"""Most moves that are put into the way of an earlier walk."""
 
 
 class Wanderer:
@@ -51,8 +53,7 @@ class Wanderer:
     ) -> None:
         self._silent = SILENT if swarm else 1
         self._chance = Seeded(seed)
-        self._lead: tuple[Action, ...] = ()
-        self._counts = False
+        self._start: Start | None = None
         start = guide.offer(self._chance) if guide and self._chance.below(2) else None
         if start is not None:
             # The world may have moved to where the engine does not go along.
@@ -65,7 +66,7 @@ class Wanderer:
                     follower,
                     pick(self._chance, NAMINGS),
                 )
-                self._lead, self._counts = start.actions, start.elsewhere
+                self._start = start
                 return
         worlds = draw or anywhere(config, policy)
         self.walk = begin(self._chance, worlds, properties, following)
@@ -77,12 +78,24 @@ class Wanderer:
             PropertyFell: a property fell where it is not known to fall.
         """
         chance, walk, kinds = self._chance, self.walk, tuple(MOVES.values())
-        walk.replay(self._lead, self._counts)
+        start = self._start
+        if start is not None:
+            walk.replay(start.actions, start.elsewhere)
+        if start is not None and start.rest:
+            walk.leave_ids_to(start.rest)
+            for _ in range(1 + chance.below(BETWEEN)):
+                self._one(kinds)
+            walk.along(start.rest)
         silent = chance.below(self._silent)
         offered = tuple(kind for kind in kinds if chance.below(10) >= silent)
         for _ in range(max(moves // pick(chance, PARTS), 1)):
-            enabled = [kind for kind in offered if kind.enabled(walk)]
-            if not enabled:
-                enabled = [kind for kind in kinds if kind.enabled(walk)]
-            fire(pick(chance, enabled), walk, chance)
+            self._one(offered)
         return walk
+
+    def _one(self, offered: Sequence[Move]) -> None:
+        """One of these moves, or of all if none of them is enabled."""
+        chance, walk = self._chance, self.walk
+        enabled = [kind for kind in offered if kind.enabled(walk)]
+        if not enabled:
+            enabled = [kind for kind in MOVES.values() if kind.enabled(walk)]
+        fire(pick(chance, enabled), walk, chance)

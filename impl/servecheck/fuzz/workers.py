@@ -2,9 +2,10 @@
 
 Theory of operation. Each process makes the engine for itself, once, and takes one leg after the
 other. What it is told while it walks is one number: legs above it are not wanted any more, which it
-looks at before each walk. Ctrl-C reaches only the process that puts things together; that lowers
-the number, waits a little for what was walked so far, and ends who does not answer. If that process
-is gone itself, the others end too.
+looks at before each walk. It says then how far it has come, in a place of its own, so that nobody
+waits for anybody. Ctrl-C reaches only the process that puts things together; that lowers the
+number, waits a little for what was walked so far, and ends who does not answer. If that process is
+gone itself, the others end too.
 """
 
 from __future__ import annotations
@@ -13,15 +14,19 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, suppress
+from ctypes import Array, c_bool, c_longlong
 from multiprocessing import active_children, get_context
-from multiprocessing.sharedctypes import Synchronized
+from multiprocessing.sharedctypes import RawArray, Synchronized
 from multiprocessing.util import Finalize
 from time import monotonic
 
 from attrs import define
 
-from servecheck.fuzz.legs import Leg, Orders, Walker
+from servecheck.fuzz.counted import Counted
+from servecheck.fuzz.legs import Orders, Walker
+from servecheck.fuzz.outcome import Leg
 from servecheck.fuzz.outset import outset
+from servecheck.marks import Mark
 from servecheck.processes import deaf, unheard
 
 NO_END = 2**62
@@ -30,6 +35,31 @@ LOOK = 0.25
 """Seconds after which whoever waits looks at the clock."""
 PATIENCE = 5.0
 """Seconds that a process has to end the walk that it is in, when somebody interrupts."""
+PLACES = {mark: place for place, mark in enumerate(Mark)}
+
+
+Look = Callable[[int, int, int], None]
+"""Is told runs, steps and marks so far."""
+
+
+@define
+class Walked:
+    """What all processes have walked so far, in memory that they share. Nothing in it is locked: a
+    number is written by one process only, a mark is only ever set."""
+
+    runs: Array[c_longlong]
+    """By process."""
+    steps: Array[c_longlong]
+    marks: Array[c_bool]
+    """In the order of `Mark`."""
+
+    @staticmethod
+    def by(jobs: int) -> Walked:
+        numbers = RawArray(c_longlong, jobs), RawArray(c_longlong, jobs)
+        return Walked(*numbers, RawArray(c_bool, len(Mark)))
+
+    def tell(self, look: Look) -> None:
+        look(sum(self.runs), sum(self.steps), sum(self.marks))
 
 
 # --- in each of them -----------------------------------------------------------------------
@@ -43,6 +73,12 @@ class _Worker:
     wanted: Synchronized[int]
     """Legs with a higher number are not wanted."""
     until: float | None
+    walked: Walked
+    place: int
+    """Its own."""
+    runs: int = 0
+    """Of legs that are done."""
+    steps: int = 0
     walker: Walker | None = None
 
     def leg(self, number: int, steps: int) -> Leg:
@@ -52,18 +88,37 @@ class _Worker:
             begins = outset(self.orders.profile, self.orders.sizes, made)
             self.walker = Walker(self.orders, begins.subject, begins.draw)
             Finalize(None, stack.close, exitpriority=1)
-        return self.walker.leg(number, steps, self.goes_on)
+        leg = self.walker.leg(number, steps, self.goes_on)
+        self.tell(leg.counted)
+        self.runs += leg.counted.runs
+        self.steps += leg.counted.steps
+        return leg
 
-    def goes_on(self, number: int) -> bool:
+    def tell(self, leg: Counted) -> None:
+        self.walked.runs[self.place] = self.runs + leg.runs
+        self.walked.steps[self.place] = self.steps + leg.steps
+        for mark in leg.marks:
+            self.walked.marks[PLACES[mark]] = True
+
+    def goes_on(self, number: int, leg: Counted) -> bool:
+        self.tell(leg)
         return number <= self.wanted.value and (self.until is None or monotonic() < self.until)
 
 
 _worker: list[_Worker] = []
 
 
-def _begin(orders: Orders, wanted: Synchronized[int], until: float | None) -> None:
+def _begin(
+    orders: Orders,
+    wanted: Synchronized[int],
+    until: float | None,
+    walked: Walked,
+    begun: Synchronized[int],
+) -> None:
     deaf()
-    _worker.append(_Worker(orders, wanted, until))
+    with begun.get_lock():
+        place, begun.value = begun.value, begun.value + 1
+    _worker.append(_Worker(orders, wanted, until, walked, place))
 
 
 def _leg(number: int, steps: int) -> Leg:
@@ -79,7 +134,7 @@ def everywhere(
     jobs: int,
     until: float | None,
     put: Callable[[Leg], bool],
-    look: Callable[[], None],
+    look: Look,
 ) -> None:
     """Have legs walked, by number and steps.
 
@@ -93,9 +148,10 @@ def everywhere(
         KeyboardInterrupt: also the legs under way are put, as far as they were walked.
     """
     context, others = get_context("spawn"), set(active_children())
-    wanted = context.Value("q", NO_END)
+    wanted, begun, walked = context.Value("q", NO_END), context.Value("q", 0), Walked.by(jobs)
     under_way: set[Future[Leg]] = set()
-    with ProcessPoolExecutor(jobs, context, _begin, (orders, wanted, until)) as pool:
+    given = orders, wanted, until, walked, begun
+    with ProcessPoolExecutor(jobs, context, _begin, given) as pool:
         patience = None
         try:
             while True:
@@ -117,7 +173,7 @@ def everywhere(
                         wanted.value = min(wanted.value, leg.number)
                     if not put(leg):
                         return
-                look()
+                walked.tell(look)
         except KeyboardInterrupt:
             patience = PATIENCE
             raise

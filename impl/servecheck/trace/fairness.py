@@ -1,9 +1,9 @@
 """What LIV-1 says of a request, and of what happens while it waits.
 
 Theory of operation. A request is *served* if it has the machine to itself, or nothing is said of it
-(`request_fits`). While it waits some things may happen for ever (`goes_on`), and all others end
-some time: a run is fair in which they do. The lasso of a finite run (`trace.lasso`) and the graph
-of states (`explore.liveness`) ask the same questions.
+(`servespec.machine.fits_alone`). While it waits some things may happen for ever (`goes_on`), and
+all others end some time: a run is fair in which they do. The lasso of a finite run (`trace.lasso`)
+and the graph of states (`explore.liveness`) ask the same questions.
 """
 
 from __future__ import annotations
@@ -32,11 +32,6 @@ def goes_on(policy: Policy, action: Action, waits: Request) -> bool:
     return isinstance(action, Schedule | Complete)
 
 
-def request_fits(machine: Machine, request: Request) -> bool:
-    """LIV-1's condition on a request that is alive."""
-    return fits_alone(machine, Submit(request.id, request.prompt, request.max_tokens))
-
-
 # --- who can never be served ---------------------------------------------------------------
 
 
@@ -54,4 +49,4 @@ def fills_the_model(machine: Machine, r: Request) -> bool:
 def too_long(machine: Machine, r: Request) -> bool:
     """It fits into the pool and the model, and cannot be served: no pass holds its text."""
     there = too_large(machine, r) or fills_the_model(machine, r)
-    return not there and not request_fits(machine, r)
+    return not there and not fits_alone(machine, r)

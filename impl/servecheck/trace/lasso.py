@@ -23,7 +23,6 @@ from attrs import define, field, frozen
 
 from servecheck.trace.fairness import (
     fills_the_model,
-    request_fits,
     served_after,
     too_large,
     too_long,
@@ -31,7 +30,7 @@ from servecheck.trace.fairness import (
 from servespec.actions import Complete, Schedule, Submit
 from servespec.config import Config, usable_blocks
 from servespec.events import Admitted, Preempted, Reason, Refused, Skipped
-from servespec.machine import Machine
+from servespec.machine import Machine, fits_alone
 from servespec.plan import State
 from servespec.policy import (
     Admission,
@@ -171,7 +170,7 @@ class Run:
         for r in step.before.live:
             if r.id in since and not served_after(policy, submit, r):
                 since[r.id] = now
-        if request_fits(step.machine, request):
+        if fits_alone(step.machine, request):
             since[submit.id] = now
         return since
 
@@ -183,7 +182,7 @@ def _beginning(number: int, state: State) -> Past:
 
 
 def _began(machine: Machine, state: State) -> Run:
-    waits = {r.id: 0 for r in state.live if request_fits(machine, r)}
+    waits = {r.id: 0 for r in state.live if fits_alone(machine, r)}
     return Run(_beginning(0, state), 0, waits)
 
 

@@ -7,6 +7,8 @@ that ends without one is a run that was cut short, which is no error; a last lin
 
 from __future__ import annotations
 
+import fnmatch
+import os
 from pathlib import Path
 
 from attrs import define, field
@@ -39,11 +41,38 @@ def read_trace(path: Path) -> Trace:
                 path, number, refused.where, refused.what, refused.what_to_do
             ) from None
     if rest:
-        advice = f"take a whole copy of it, or keep its first {len(texts)} lines"
+        # Without its first line it is no trace, so there is nothing to keep of it.
+        kept = f"keep its first {len(texts)} lines" if len(texts) > 1 else "keep its first line"
+        advice = f"take a whole copy of it, or {kept if texts else 'record the run again'}"
         raise TraceError(path, len(texts) + 1, None, "the line is cut", advice)
     if found.header is None:
         raise TraceError(path, None, None, "the file is empty", "record the run again")
     return Trace(path, found.header, tuple(found.lines), found.verdict)
+
+
+def listed(folder: Path, pattern: str) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """The files in a folder whose names match, in the order of their names, and what is wrong with
+    what else is called so: whoever opens a named pipe waits for ever. A folder that is not there
+    is empty; of one that cannot be listed that is said.
+    """
+    files: list[Path] = []
+    useless: list[str] = []
+    try:
+        names = sorted(fnmatch.filter(os.listdir(folder), pattern))
+    except FileNotFoundError:
+        names = []
+    except OSError as error:
+        names = []
+        why = f"cannot be listed ({error.strerror or error})"
+        useless.append(str(TraceError(folder, None, None, why, "name a folder that can be read")))
+    for name in names:
+        file = folder / name
+        if os.path.isfile(file):
+            files.append(file)
+        else:
+            wrong = TraceError(file, None, None, "is no regular file", "take it out of the folder")
+            useless.append(str(wrong))
+    return tuple(files), tuple(useless)
 
 
 @define

@@ -51,9 +51,10 @@ was tried by
   bring down, with the steps up to its fall when no other is asked;
 * **recorded**: golden traces and recordings of a real scheduler, with the engine in the place of
   the specification;
-* **search**: in the world of the smallest program found (its sizes, its requests), every shorter
-  program. Where comparison found none, the program was written by hand. An entry that is masked by
-  a second guard is searched for a difference in all states of `{scopes}`.
+* **search**: in the world of the smallest program that a seed came to (its sizes, its requests),
+  every shorter program. *Program* is the median of what shrinking came to, *shortest* the least
+  that is known; that one lies in `traces/zoo/`. An entry that is masked by a second guard is
+  searched for a difference in all states of `{scopes}`.
 
 A second of a budget is 1,000 actions, so all but CPU seconds is a function of the seed. Where no
 seed is named, it is the first.
@@ -190,8 +191,8 @@ def _cells(rows: Sequence[Row]) -> str:
             "" if fell is None else f"{fell.by}, {fell.steps:,}",
             f"{_must(row)}, {_cost(None if must is None else must.steps)}",
             "" if row.golden is None else row.golden.by,
-            "" if row.program is None else str(row.program),
-            "" if row.depth is None else str(row.depth),
+            _cost(spread(mine.program for mine in rows if mine.program is not None).middle),
+            _cost(min(mine.shortest for mine in rows if mine.shortest is not None)),
         )
     )
 

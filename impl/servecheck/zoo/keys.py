@@ -14,20 +14,33 @@ from pathlib import Path
 
 from attrs import fields
 
-from servecheck import fuzz
+from servecheck import fuzz, marks
 from servecheck.zoo.entry import Entry, Parts
 
 FROZEN = Path(__file__).with_name("frozen.toml")
 """The strategies as they were before any entry was run."""
-ELSEWHERE = frozenset({"corpus.py", "legs.py", "long.py", "retry.py", "summary.py", "workers.py"})
-"""What tells, keeps, or walks in other processes: no entry is tried by it."""
+ELSEWHERE = frozenset(
+    {
+        "corpus.py",
+        "counted.py",
+        "legs.py",
+        "long.py",
+        "outcome.py",
+        "retry.py",
+        "summary.py",
+        "workers.py",
+    }
+)
+"""What counts, tells, keeps, or walks in other processes: no entry is tried by it."""
 
 
 def hashes() -> dict[str, str]:
-    """The modules that decide what is tried: sha256 by file."""
-    folder = Path(fuzz.__file__).parent
-    files = (file for file in sorted(folder.glob("*.py")) if file.name not in ELSEWHERE)
-    return {file.name: _digest(file.read_bytes()) for file in files}
+    """The modules that decide what is tried, the marks by which the guide goes among them: sha256
+    by file."""
+    folder, others = Path(fuzz.__file__).parent, Path(marks.__file__).parent
+    files = {file.name: file for file in folder.glob("*.py") if file.name not in ELSEWHERE}
+    files |= {f"marks/{file.name}": file for file in others.glob("*.py")}
+    return {name: _digest(file.read_bytes()) for name, file in sorted(files.items())}
 
 
 def strategies_of(files: Mapping[str, str]) -> str:

@@ -9,30 +9,23 @@ that were under way, and nothing else. Ctrl-C ends the run with the rows so far.
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import closing, contextmanager
+from contextlib import closing
 from errno import EACCES
 from multiprocessing import active_children, get_context
 from os import W_OK, X_OK, access, strerror
 from pathlib import Path
-from threading import current_thread, main_thread
-from types import FrameType
-from typing import NoReturn
 
 from attrs import evolve, frozen
 
 from servecheck.processes import deaf, unheard
-from servecheck.trace.model import TraceError, Verdict
-from servecheck.trace.write import replace
+from servecheck.trace.model import TraceError
 from servecheck.zoo import ENTRIES, SUBJECTS, Entry
 from servecheck.zoo.keys import change_of, hashes, strategies_of
 from servecheck.zoo.rows import MISSED, Pair, Row, append, latest, read_rows, ready
 from servecheck.zoo.run import Plan, try_entry
-
-AGAIN = 0.5
-"""Seconds after which Ctrl-C is raised again."""
+from servecheck.zoo.shortest import Program, keep
 
 Show = Callable[[Row], None]
 """Is told of a row when it is there."""
@@ -91,9 +84,11 @@ def matrix(
     left = [(name, asked) for (name, seed), asked in wanted.items() if (name, seed) not in rows]
     interrupted = False
     try:
-        with _insisting(), closing(_tried(left, min(jobs, len(left)))) as coming:
-            for row in coming:
+        with closing(_tried(left, min(jobs, len(left)))) as coming:
+            for row, program in coming:
                 rows[row.entry, row.seed] = row
+                if program is not None and plan.keep is not None:
+                    keep(plan.keep, ENTRIES[row.entry], program, row.seed)
                 if results is not None:
                     append(results, row)
                 show(row)
@@ -126,16 +121,13 @@ def _made(folder: Path) -> None:
 # --- processes -----------------------------------------------------------------------------------
 
 
-def tried(name: str, plan: Plan) -> Row:
-    """An entry by its id; its shortest program is kept, if the plan says where."""
+def tried(name: str, plan: Plan) -> tuple[Row, Program | None]:
+    """An entry by its id; and the shortest program on which it is known to differ."""
     row, shortest = try_entry(ENTRIES[name], plan)
-    if shortest is not None and plan.keep is not None and not plan.chance_only:
-        path = plan.keep / f"{name}.jsonl"
-        replace(path, shortest.machine, shortest.actions, Verdict("holds"), seed=plan.seed)
-    return row
+    return row, None if shortest is None else (shortest.machine, shortest.actions)
 
 
-def _tried(left: Sequence[tuple[str, Plan]], jobs: int) -> Generator[Row]:
+def _tried(left: Sequence[tuple[str, Plan]], jobs: int) -> Generator[tuple[Row, Program | None]]:
     if jobs < 2:
         yield from (tried(name, plan) for name, plan in left)
         return
@@ -147,35 +139,11 @@ def _tried(left: Sequence[tuple[str, Plan]], jobs: int) -> Generator[Row]:
             for done in as_completed(waiting):
                 yield done.result()
         except BaseException:
-            signal.setitimer(signal.ITIMER_REAL, 0)
             # What is under way can take a minute, and nobody waits for it any more.
             pool.shutdown(wait=False, cancel_futures=True)
             for mine in set(active_children()) - others:
                 mine.terminate()
             raise
-
-
-@contextmanager
-def _insisting() -> Iterator[None]:
-    """Ctrl-C is raised again until it is heard: what is raised while garbage is collected Python
-    drops, and Hypothesis has a callback there."""
-
-    def raised(number: int, frame: FrameType | None) -> NoReturn:
-        signal.setitimer(signal.ITIMER_REAL, AGAIN)
-        raise KeyboardInterrupt
-
-    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not usual or current_thread() is not main_thread():
-        yield
-        return
-    alarm = signal.signal(signal.SIGALRM, raised)
-    signal.signal(signal.SIGINT, raised)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGALRM, alarm)
 
 
 def chosen(names: Iterable[str]) -> tuple[Entry, ...]:

@@ -74,7 +74,12 @@ class Row:
     expected: Kill | None = None
     """By the property that must fall, no other being asked."""
     chance_only: bool | None = None
-    """Only what depends on the seed was tried: no recordings, no search, no property alone."""
+    """Only what depends on the seed was tried: no recordings, no property alone."""
+
+    @property
+    def shortest(self) -> int | None:
+        """Actions of the shortest program that is known."""
+        return self.program if self.depth is None else self.depth
 
     @property
     def first(self) -> Kill | None:

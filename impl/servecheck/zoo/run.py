@@ -9,8 +9,8 @@ budget: the clock of a campaign counts actions. Only the CPU seconds are measure
     try_entry(entry, plan) ──▶ Row ──▶ one line of JSON, kept as it comes
 
 Where another property fell first than the entry expects, the walks are done once more and only that
-one is asked. This, recordings and search are left out for further seeds (`Plan.chance_only`). An
-entry that is said to be masked is searched for a difference in every state of a group of scopes.
+one is asked. This and recordings are left out for further seeds (`Plan.chance_only`). An entry that
+is said to be masked is searched for a difference in every state of a group of scopes.
 """
 
 from __future__ import annotations
@@ -199,33 +199,28 @@ def try_entry(entry: Entry, plan: Plan) -> tuple[Row, Parted | None]:
     found = None if fuzzed is None else fuzzed[1]
     if not plan.chance_only:
         found = found or _by_hand(entry, plan.traces)
-    smallest = None if found is None else shrunk_divergence(subject_of(entry), found, CANDIDATES)
-    if smallest is not None:
-        row = evolve(row, program=len(smallest.actions))
-    return (row, smallest) if plan.chance_only else _at_length(entry, plan, row, smallest)
-
-
-def _at_length(
-    entry: Entry, plan: Plan, row: Row, smallest: Parted | None
-) -> tuple[Row, Parted | None]:
-    """What need not be done with every seed."""
-    golden = None if plan.traces is None else _by_golden(entry, plan.traces)
-    row = evolve(row, golden=golden, expected=_by_expected(entry, plan, row.properties))
-    shortest = None
-    if smallest is not None:
+    shortest = smallest = None
+    if found is not None:
+        smallest = shrunk_divergence(subject_of(entry), found, CANDIDATES)
         near = nearest_along(entry, smallest.machine, smallest.actions)
         if near.program is not None:
             shortest = parted(subject_of(entry), smallest.machine, near.program)
         depth = None if shortest is None else len(shortest.actions)
-        row = evolve(row, depth=depth, states=near.states)
+        row = evolve(row, program=len(smallest.actions), depth=depth, states=near.states)
+    return row if plan.chance_only else _at_length(entry, plan, row), shortest or smallest
+
+
+def _at_length(entry: Entry, plan: Plan, row: Row) -> Row:
+    """What need not be done with every seed."""
+    golden = None if plan.traces is None else _by_golden(entry, plan.traces)
+    row = evolve(row, golden=golden, expected=_by_expected(entry, plan, row.properties))
     if golden is not None:
-        row = evolve(row, verdict=KILLED, why="")
-    elif row.verdict == MISSED and smallest is not None:
-        why = f"no check came to a program of {len(smallest.actions)} actions"
-        row = evolve(row, why=why)
-    elif row.verdict == MISSED and entry.masked:
-        row = _searched(entry, row)
-    return row, shortest or smallest
+        return evolve(row, verdict=KILLED, why="")
+    if row.verdict == MISSED and row.program is not None:
+        return evolve(row, why=f"no check came to a program of {row.program} actions")
+    if row.verdict == MISSED and entry.masked:
+        return _searched(entry, row)
+    return row
 
 
 def _by_expected(entry: Entry, plan: Plan, first: Kill | None) -> Kill | None:

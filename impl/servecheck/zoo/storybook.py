@@ -18,7 +18,7 @@ from servecheck.view.beside import beside
 from servecheck.view.marks import Drawing
 from servecheck.view.svg import svg
 from servecheck.zoo import ENTRIES
-from servecheck.zoo.document import RESULTS, rows_of
+from servecheck.zoo.document import RESULTS, pairs_of
 from servecheck.zoo.rows import Row
 from servecheck.zoo.stories import Told, read_stories, told
 from servespec.properties import PROPERTIES
@@ -77,7 +77,7 @@ def pages(root: Path) -> dict[Path, str]:
         StoryError: a trace does not show what its story tells.
     """
     stories = [told(story, root / "traces" / "stories") for story in read_stories()]
-    docs, rows = root / "docs", rows_of(RESULTS)
+    docs, rows = root / "docs", pairs_of(RESULTS)
     (size,) = {t.trace.machine.config.block_size for t in stories}
     sections = (section(n, t, rows[t.story.entry.id]) for n, t in enumerate(stories, 1))
     page = PAGE.format(
@@ -98,7 +98,7 @@ def _contents(stories: Sequence[Told]) -> Iterator[str]:
         yield f"{number}. [{title}](#{anchor}) ({about})"
 
 
-def section(number: int, t: Told, row: Row) -> str:
+def section(number: int, t: Told, rows: Sequence[Row]) -> str:
     """One story."""
     entry, machine = t.story.entry, t.trace.machine
     return STORY.format(
@@ -114,7 +114,7 @@ def section(number: int, t: Told, row: Row) -> str:
         alt=_alt(t),
         property_id=t.story.property_id,
         property=_property(t),
-        found=found_by(row, len(t.trace.actions)),
+        found=found_by(rows, len(t.trace.actions)),
     )
 
 
@@ -162,9 +162,10 @@ def _also(t: Told) -> str:
     return f"({', '.join(others)} {'falls' if len(others) == 1 else 'fall'} too.)" if others else ""
 
 
-def found_by(row: Row, actions: int) -> str:
-    """Which checks of the zoo find an entry, and after how much; its story has so many actions."""
-    ways = []
+def found_by(rows: Sequence[Row], actions: int) -> str:
+    """Which checks of the zoo find an entry, and after how much with the first seed; its story has
+    so many actions."""
+    row, ways = rows[0], list[str]()
     if row.spec is not None:
         ways.append(f"fuzzing beside the specification after {_counted(row.spec.steps, 'step')}")
     if row.properties is not None:
@@ -174,7 +175,7 @@ def found_by(row: Row, actions: int) -> str:
         within = _counted(row.golden.steps, "step")
         ways.append(f"what was recorded, `{row.golden.by}`, within {within}")
     told = "; ".join(ways) or f"none of the checks: {row.why}"
-    known = min(row.depth or row.program or actions, actions)
+    known = min([actions, *(mine.shortest for mine in rows if mine.shortest is not None)])
     return f"{told[0].upper()}{told[1:]}. The shortest program known has {known} actions."
 
 

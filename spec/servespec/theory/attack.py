@@ -72,11 +72,11 @@ class Attack:
                 return True
         return False
 
-    def _serve(self, submit: Submit) -> list[Event]:
-        said: list[Event] = []
-        for action in (submit, Schedule()):
-            said += self._do(action)
-        said += self._do(always(NOTHING)(self.machine, self._state))
+    def _serve(self, submit: Submit) -> tuple[Event, ...]:
+        """What its pass says."""
+        self._do(submit)
+        said = self._do(Schedule())
+        self._do(always(NOTHING)(self.machine, self._state))
         return said
 
     def _do(self, action: Action) -> tuple[Event, ...]:

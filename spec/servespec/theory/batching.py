@@ -40,7 +40,7 @@ def unhindered(slots: int, longest: int) -> Twins:
     computed in one step, and each has a block that holds all of it."""
     config = Config(
         num_blocks=slots,
-        block_size=longest + 1,
+        block_size=longest,
         max_model_len=longest,
         max_num_batched_tokens=slots * longest,
         max_num_seqs=slots,
@@ -80,11 +80,11 @@ def too_late(first: Course, second: Course) -> tuple[Late, ...]:
     """
     times = [(starts(c.steps), ends(c.steps)) for c in (first, second)]
     found = []
-    for id in times[0][0].keys() | times[1][0].keys():
+    for id in sorted(times[1][0]):  # nobody is later than never
         one, two = ((start.get(id), end.get(id)) for start, end in times)
-        if any(later(x, y) for x, y in zip(one, two, strict=True)):
+        if any(map(later, one, two)):
             found.append(Late(id, one, two))
-    return tuple(sorted(found, key=lambda late: late.id))
+    return tuple(found)
 
 
 def later(first: int | None, second: int | None) -> bool:

@@ -26,7 +26,7 @@ def found(kind: str, name: str, catalogue: Mapping[str, T]) -> T:
         if spelt in catalogue:
             return catalogue[spelt]
     begun = [entry for entry in catalogue if asked and entry.startswith(asked)]
-    near = begun or get_close_matches(asked, catalogue, n=3, cutoff=0.5)
+    near = begun or get_close_matches(asked, catalogue, cutoff=0.5)
     offered = ", ".join(near or catalogue)
     remedy = f"the nearest: {offered}" if near else f"choose of {offered}"
     raise ConfigError(kind, f"{name!r} is not known", remedy)

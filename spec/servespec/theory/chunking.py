@@ -73,7 +73,7 @@ class Trade:
     @property
     def first_token(self) -> Fraction | None:
         """Seconds from arrival to the newcomer's first token; None: never."""
-        return sum(self.steps, Fraction(0)) if self.chunks else None
+        return Fraction(sum(self.steps)) if self.chunks else None
 
 
 def trades(
@@ -109,7 +109,8 @@ def _decoding(batch: int, context: int, prompt: int, most: int) -> tuple[Machine
     the newcomer waits. The users share one prompt, which keeps the machine small; the roofline
     counts the reads of each all the same. The newcomer shares nothing with them."""
     longest = max(context, prompt) + most + 1
-    each = blocks_for(most + 1, BLOCK_SIZE) + 2
+    # Of its own: what it writes, and the end of its prompt.
+    each = blocks_for(most, BLOCK_SIZE) + 1
     shared = blocks_for(context, BLOCK_SIZE) + blocks_for(prompt, BLOCK_SIZE)
     config = Config(
         num_blocks=1 + shared + batch * each,
@@ -126,7 +127,7 @@ def _decoding(batch: int, context: int, prompt: int, most: int) -> tuple[Machine
     state = machine.apply(state, Schedule()).state
     state = _completed(machine, state)
     text = (1, *(0,) * (prompt - 1))
-    return machine, machine.apply(state, Submit(NEWCOMER, text, max_tokens=2)).state
+    return machine, machine.apply(state, Submit(NEWCOMER, text, max_tokens=1)).state
 
 
 def _completed(machine: Machine, state: State) -> State:

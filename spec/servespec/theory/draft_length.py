@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from itertools import islice
 from math import ceil, floor
 
 from servespec.errors import ConfigError
@@ -83,7 +84,7 @@ def tokens_after(alpha: Number, rounds: int, start: int = START) -> Fraction:
     if rounds < 1:
         raise ConfigError("rounds", f"{rounds} is no whole number ≥ 1", "play at least one")
     total = Fraction(0)
-    for _, now in zip(range(rounds), lengths(alpha, start), strict=False):
+    for now in islice(lengths(alpha, start), rounds):
         total += sum(chance * expected_tokens(alpha, gamma) for gamma, chance in now.items())
     return total / rounds
 

@@ -48,22 +48,17 @@ def seen_by(ids: Ids, events: Iterable[Event]) -> tuple[Event, ...]:
     found: list[Event] = []
     for event in events:
         match event:
-            case Refused(id):
-                mine = id in ids
             case (
                 Submitted(id)
+                | Refused(id)
                 | Admitted(id)
                 | Scheduled(id)
                 | Skipped(id)
                 | Preempted(id)
                 | Delivered(id)
                 | Finished(id)
-            ):
-                mine = id in ids
-            case _:
-                mine = False
-        if mine:
-            found.append(event)
+            ) if id in ids:
+                found.append(event)
     return tuple(found)
 
 

@@ -46,7 +46,7 @@ class Deployment:
 
 def row_bytes(d: Deployment) -> Fraction:
     """Bytes that one token leaves in one layer."""
-    return sum((d.cache.row(n, "KV cache") for n in d.model.attention.cached(d.tp)), Fraction(0))
+    return Fraction(sum(d.cache.row(n, "KV cache") for n in d.model.attention.cached(d.tp)))
 
 
 def weight_bytes(d: Deployment) -> Fraction:

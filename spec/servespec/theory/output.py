@@ -124,5 +124,5 @@ def wrong_output(model: Model, submit: Submit, events: Iterable[Event]) -> str |
     own = continuation(model, submit.namespace, submit.prompt, len(got))
     if got == own:
         return None
-    at = next(i for i, (a, b) in enumerate(zip(got, own, strict=True)) if a != b)
+    at = next(i for i, token in enumerate(own) if got[i] != token)
     return f"{submit.id}: token {at} of the output is {got[at]}, the model says {own[at]}"

@@ -46,7 +46,7 @@ def distribution(*chances: Fraction | int) -> Distribution:
         ConfigError: one is negative, or they do not add up to 1.
     """
     exact = tuple(Fraction(chance) for chance in chances)
-    if min(exact, default=Fraction(-1)) < 0 or sum(exact) != 1:
+    if any(chance < 0 for chance in exact) or sum(exact) != 1:
         shown = ", ".join(map(str, exact))
         raise ConfigError("distribution", f"({shown}) is none", "give chances ≥ 0 with sum 1")
     return exact
@@ -78,7 +78,7 @@ LOSSLESS = Rule(acceptance_chance, residual)
 
 def acceptance(p: Distribution, q: Distribution) -> Fraction:
     """α at one place: Σ min(p, q), the chance that a draft is accepted (Corollary 3.6)."""
-    return sum((min(a, b) for a, b in zip(p, q, strict=True)), Fraction(0))
+    return Fraction(sum(min(a, b) for a, b in zip(p, q, strict=True)))
 
 
 def round_outcomes(
@@ -102,7 +102,7 @@ def round_outcomes(
                 found[(*drafts[:place], other)] += reached * (1 - accepted) * chance
             reached *= accepted
         for bonus, chance in enumerate(target(text + drafts)):
-            found[(*drafts, bonus)] += reached * chance
+            found[(*drafts, bonus)] = reached * chance
     return {tokens: chance for tokens, chance in found.items() if chance}
 
 

@@ -149,33 +149,32 @@ class Model:
         Raises:
             ConfigError: the shape cannot be split so.
         """
-        count = None if self.experts is None else self.experts.count
-        return self._parameters(tp, count)
+        return self._parameters(tp, chosen=False)
 
     def active(self, tp: int = 1) -> int:
         """Parameters that one token meets: all of them, but for experts not chosen. The input
         embedding counts, as in the usual 2N, though it is only looked up."""
-        count = None if self.experts is None else self.experts.chosen
-        return self._parameters(tp, count)
+        return self._parameters(tp, chosen=True)
 
-    def _parameters(self, tp: int, routed: int | None) -> int:
+    def _parameters(self, tp: int, chosen: bool) -> int:
         whole(tp, "tp")
         layer = self.attention.parameters(self.width, tp) + self.norm_vectors * self.width
         embedding = -(-self.vocabulary // tp) * self.width
         head = 0 if self.tied else embedding
         bias = -(-self.vocabulary // tp) if self.head_bias else 0
         last = self.last_norm_vectors * self.width
-        return self.layers * layer + self._feed_forward(tp, routed) + embedding + head + bias + last
+        return self.layers * layer + self._feed_forward(tp, chosen) + embedding + head + bias + last
 
-    def _feed_forward(self, tp: int, routed: int | None) -> int:
-        """Of all layers."""
+    def _feed_forward(self, tp: int, chosen: bool) -> int:
+        """Of all layers; of the experts those that a token chooses, or all."""
         inner = _part(self.feed_forward, tp, "feed-forward rows")
         bias = inner + self.width if self.feed_forward_bias else 0
         dense = self._matrices * self.width * inner + bias
-        if self.experts is None or routed is None:
+        if self.experts is None:
             return self.layers * dense
         e = self.experts
         expert = self._matrices * self.width * _part(e.width, tp, "rows of an expert")
+        routed = e.chosen if chosen else e.count
         mixture = (routed + e.shared) * expert + e.count * (self.width + 1)
         return e.dense_layers * dense + (self.layers - e.dense_layers) * mixture
 

@@ -52,12 +52,15 @@ class Pass:
         e = self.e
         size, pool, running, limit, cap = e.size, e.pool, e.running, e.config.max_model_len, e.cap
         admitted = len(self.plan.requests)
-        shut = choose.shut_out_by_prefill(e.policy, bool(admitted))
-        i = 0 if shut else self.decode(0, len(running) - admitted)
-        while i < len(running) - admitted:
+        if choose.shut_out_by_prefill(e.policy, bool(admitted)):
+            for request in running[: len(running) - admitted]:
+                self.skip(request, Reason.PREFILL)
+            return
+        i = self.decode(0)
+        while i < len(running):
             request, left = running[i], self.left
-            if shut or not left:
-                self.skip(request, Reason.PREFILL if shut else Reason.NO_TOKENS)
+            if not left:
+                self.skip(request, Reason.NO_TOKENS)
                 i += 1
                 continue
             computed = request.computed
@@ -83,9 +86,9 @@ class Pass:
                 self.book(request, stop, tuple(taken), False)
             else:
                 self.book(request, stop, (), False)
-            i = self.decode(i + 1, len(running) - admitted)
+            i = self.decode(i + 1)
 
-    def decode(self, i: int, end: int) -> int:
+    def decode(self, i: int) -> int:
         """Plan the decodes from `i` on that need nothing but counting; where the first other one
         stands."""
         e = self.e
@@ -93,7 +96,7 @@ class Pass:
             for plan in e.in_flight:
                 plan.settle()
             return i  # the tokens in flight are not known yet
-        stretch = e.running[i : min(end, i + self.left)]
+        stretch = e.running[i : i + self.left]
         for at, request in enumerate(stretch):
             if request.computed >= request.steady:
                 del stretch[at:]
@@ -195,11 +198,11 @@ class Pass:
         if costs + len(hits) > room and costs + pool.idle(hits) > room:
             return Reason.NO_ROOM
         pool.acquire(hits)
-        e.log.append((ADMITTED, request.id, computed, hits))
-        admitted = len(e.log) - 1
+        before = len(e.log)
         taken = pool.extend(new)
         request.table = hits + taken
-        e.log[admitted] = (ADMITTED, request.id, computed, tuple(request.table))
+        # Who is admitted is told before what that evicts.
+        e.log.insert(before, (ADMITTED, request.id, computed, tuple(request.table)))
         request.computed = computed
         request.published = len(hits)
         request.drafts = drafts
@@ -235,7 +238,7 @@ class Pass:
         e = self.e
         start, drafts, length = request.computed, request.drafts, len(request.text)
         if drafts:
-            drafts = drafts[: stop - length] if stop > length else ()
+            drafts = drafts[: stop - length]  # who has drafts lacks one token of its text
             request.drafts = ()
         yields = stop >= length
         blocks, new, was = len(request.table), len(taken), request.prefilling

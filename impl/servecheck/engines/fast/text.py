@@ -34,7 +34,7 @@ class Text:
         text, last = self, place
         while len(text._chains) <= last:
             unknown.append((text, last))
-            if text.parent is None or not text.at:
+            if text.parent is None:
                 break
             text, last = text.parent, text.at - 1
         for text, last in reversed(unknown):

@@ -121,8 +121,7 @@ class Trie:
                 more = Text(run.text, run.stop, run.text.namespace, size, text[start:stop])
                 child = run.children[key] = Run(run, key, more, 0, [-1] * ((stop - start) // size))
                 return child
-            if child.blocks[-1] < 0 and not child.ends and not child.children:
-                self._prune(child)  # some block of it is there, so it stays
+            self._prune(child)  # it stays: something needs it, or some block of it is there
             shared = _shared(child, text, start, stop)
             if shared < len(child.blocks):
                 child = self._split(child, shared)
@@ -171,8 +170,7 @@ class Trie:
             return
         names.leaf, names.count = None, 0
         leaf.ends -= 1
-        if not leaf.ends and not leaf.children:
-            self._prune(leaf)
+        self._prune(leaf)
 
     def _prune(self, run: Run) -> None:
         """Forget the last places of a run that nothing needs, and those that only they needed."""
@@ -189,10 +187,8 @@ class Trie:
                     run.text = Text(text.parent, text.at, text.namespace, size, tokens)
                 return
             if parent is None:
-                self.roots.pop(run.text.namespace, None)
+                del self.roots[run.text.namespace]
                 return
-            if parent.children.get(run.key) is not run:
-                return  # gone already, with a child of its
             del parent.children[run.key]
             run = parent
 
@@ -238,15 +234,14 @@ class Trie:
             behind.append(run)
         else:
             return
+        index = start - end
         while True:
-            here = run.blocks
-            index = start - end
-            mine = blocks if len(blocks) <= len(here) - index else blocks[: len(here) - index]
+            mine = blocks[: len(run.blocks) - index]
             self._publish(run, index, mine, log)
-            if len(mine) == len(blocks):
+            blocks = blocks[len(mine) :]
+            if not blocks:
                 return
-            end += len(here)
-            start, blocks, run = end, blocks[len(mine) :], behind.pop()
+            index, run = 0, behind.pop()
 
     def _publish(self, run: Run, index: int, blocks: tuple[int, ...], log: list[Entry]) -> None:
         end, place = index + len(blocks), run.start + index
@@ -298,8 +293,7 @@ class Trie:
             at += count
             # Places at the end that nothing needs are trimmed when they are half of the run.
             low = index - count + 1
-            half_gone = 2 * low < len(run.blocks) or run.blocks[low - 1] < 0
-            if half_gone and not run.ends and not run.children:
+            if 2 * low < len(run.blocks) or run.blocks[low - 1] < 0:
                 self._prune(run)
 
     def clear(self) -> None:
