@@ -120,10 +120,13 @@ def test_a_worker_keeps_all_that_it_was_told_under_other_names() -> None:
     other = renamed(worker, told)
     assert isinstance(worker, _Worker)
     assert isinstance(other, _Worker)
-    (mine,), (theirs,) = worker.plans, other.plans
-    for e, n in zip(mine, theirs, strict=True):
+    same = renamed(worker, Renaming(told.blocks, told.ids, told.tokens, {}))
+    assert isinstance(same, _Worker)
+    (mine,), (theirs,), (there,) = worker.plans, other.plans, same.plans
+    for e, n, s in zip(mine, theirs, there, strict=True):
         assert n.id == names.id(e.id)
         assert n.namespace == Namespace(adapter="x")
+        assert s.namespace == e.namespace
         assert n.tokens == plus_one(e.tokens)
         assert n.drafts == plus_one(e.drafts)
         assert n.table == names.table(e.table)

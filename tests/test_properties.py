@@ -86,8 +86,8 @@ from servespec.properties.budget import (
     overtaken_by_prefill,
     overtaken_for_want_of_blocks,
 )
-from servespec.properties.content import published_and_unscheduled
-from servespec.properties.folded import Folded, folded
+from servespec.properties.content import own_text, published_and_unscheduled
+from servespec.properties.folded import Folded, folded, folded_property
 from servespec.request import Request
 from tests.recordings import prefix
 from tests.test_recordings import SIZES
@@ -460,6 +460,33 @@ def test_a_state_that_is_one_for_a_machine_need_not_be_one_for_another() -> None
     assert last.problem is None
 
 
+def test_a_step_that_begins_with_no_state_is_none() -> None:
+    """A pass leaves a state that is none, and an outcome begins with it: both are none, whatever
+    was looked at before."""
+    machine = Machine(Config(5, 2, 8, 16, 4), VLLM_0_33)
+    steps = run(machine, Submit("a", (1, 2, 3), 2), Schedule(), Complete((Output("a", (5,)),)))
+    problem = "blocks [99] are none of the pool"
+    wrong, last = alien(steps[1].after), steps[2]
+    for _ in range(2):
+        led = Step(machine, steps[1].before, steps[1].action, wrong, steps[1].events)
+        assert led.problem == problem
+        assert Step(machine, wrong, last.action, last.after, last.events).problem == problem
+        assert steps[1].problem is None
+
+
+def test_every_plan_in_flight_is_looked_at() -> None:
+    """Two are in flight, and the older one computes nothing."""
+    machine = Machine(Config(5, 2, 8, 16, 4), VLLM_0_33)
+    state = run(machine, Submit("a", (1, 2, 3), 2), Schedule())[-1].after
+    (plan,) = state.in_flight
+    empty = Plan((remade(plan.entries[0], {"tokens": ()}),))
+    two = evolve(state, in_flight=(empty, plan))
+    step = Step(machine, two, Abort("x"), two, ())
+    assert step.problem == "a computes tokens () at 0, through the table (1, 2)"
+    both = evolve(state, in_flight=(plan, plan))
+    assert Step(machine, both, Abort("x"), both, ()).problem is None
+
+
 def test_who_is_there_cannot_come() -> None:
     machine = Machine(Config(5, 2, 8, 16, 4), VLLM_0_33)
     *_, step = run(machine, Submit("a", (1, 2, 3), 2), Schedule())
@@ -719,6 +746,55 @@ def test_a_pass_that_reads_what_another_namespace_wrote_falls() -> None:
     assert fell == Fall("the pass of b from position 2 read another namespace")
 
 
+def reading(*at_blocks: int) -> Outcome:
+    """What CON-1r says of a pass over the third token of b, in blocks of one slot, which reads the
+    two before it in these blocks: 1 and 2 were written by a under a salt, 3 and 4 by b."""
+    outcome = Complete((Output("b", (5,)),))
+    machine = Machine(Config(9, 1, 12, 12, 3), VLLM_0_33)
+    *_, asked = run(
+        machine,
+        Submit("a", (1, 2), 3, Namespace(salt="s")),
+        Submit("b", (1, 2), 3),
+        Schedule(),
+        Complete((Output("a", (4,)), Output("b", (4,)))),
+        Abort("a"),
+        Schedule(),
+        outcome,
+    )
+    (plan,) = asked.before.in_flight
+    (b,) = plan.entries
+    assert (b.start, b.table[:2]) == (2, (3, 4))
+    spoilt = evolve(b, table=(*at_blocks, b.table[2]))
+    before = evolve(asked.before, in_flight=(Plan((spoilt,)),))
+    return answers(Step(machine, before, outcome, asked.after, asked.events))["CON-1r"]
+
+
+def test_a_pass_reads_what_the_slot_before_it_was_written_with() -> None:
+    """A slot holds all that was read for it. So the last one that a pass reads decides: a first
+    one of somebody else, read by nobody since, does no harm."""
+    assert reading(3, 4) is HELD
+    assert reading(3, 2) == Fall("the pass of b from position 2 read another namespace")
+    assert reading(1, 4) is HELD
+
+
+def test_a_text_from_its_beginning_reads_nothing() -> None:
+    """b takes two blocks, and an engine has not wiped out what somebody else wrote into the second:
+    the three tokens of b are written over it, and the fourth slot is not read."""
+    *_, step = run(
+        Machine(Config(3, 2, 8, 8, 1), VLLM_0_33),
+        Submit("b", (6, 7, 8), 1),
+        Schedule(),
+        Complete((Output("b", (9,)),)),
+    )
+    (entry,) = step.before.in_flight[0].entries
+    assert (entry.start, entry.table) == (0, (1, 2))
+    there, pool = own_text(Namespace(salt="s"), (1, 2)), step.before.pool
+    used = Pool((*pool.blocks[:2], Block(1, content=there)), pool.free, pool.index)
+    before = evolve(step.before, pool=used)
+    spoilt = Step(step.machine, before, step.action, step.after, step.events)
+    assert answers(spoilt)["CON-1r"] is HELD
+
+
 def test_who_gave_way_is_asked_again_where_admissions_go_on() -> None:
     """Alone in four blocks of one token, it preempts itself, and is admitted again in that pass."""
     config = Config(5, 1, 8, 8, 1)
@@ -811,20 +887,36 @@ def test_a_property_is_registered_with_its_kind_and_what_it_says() -> None:
         """It says so, and remembers."""
         return PROPERTIES["PLAN-1"].start(machine, state)
 
+    asked: list[Folded] = []
+
+    def of_fold(fold: Folded) -> Outcome:
+        """It says so of a fold."""
+        asked.append(fold)
+        return HELD
+
+    names = ("NEW-1", "NEW-2", "NEW-3", "NEW-4")
+    fall = PROPERTIES["EVI-1"].falls[0]
     try:
         assert state_property("NEW-1")(said) is said
         assert step_property("NEW-2")(said) is said
         assert monitor_property("NEW-3")(starts) is starts
-        new = [REGISTRY[name] for name in ("NEW-1", "NEW-2", "NEW-3")]
+        assert folded_property("NEW-4", fall)(of_fold) is of_fold
+        new = [REGISTRY[name] for name in names]
     finally:
-        for name in ("NEW-1", "NEW-2", "NEW-3"):
+        for name in names:
             REGISTRY.pop(name, None)
-    assert [p.kind for p in new] == [Kind.S, Kind.T, Kind.M]
-    assert [p.statement for p in new] == ["It says so."] * 2 + ["It says so, and remembers."]
-    assert {p.falls for p in new} == {()}
-    step = real_steps()[0]
-    for p in new[:2]:
+    assert [p.kind for p in new] == [Kind.S, Kind.T, Kind.M, Kind.T]
+    more = ["It says so, and remembers.", "It says so of a fold."]
+    assert [p.statement for p in new] == ["It says so.", "It says so.", *more]
+    assert [p.falls for p in new] == [(), (), (), (fall,)]
+    step = run(Machine(Config(5, 2, 8, 16, 4), VLLM_0_33), Submit("a", (1, 2, 3), 2), Schedule())[1]
+    for p in new:
         assert p.start(step.machine, step.before).after(step)[1] is HELD
+    assert asked == [folded(step)]
+    stray = told(step, *step.events, Preempted("x"))
+    fell = Fall("x was preempted, and does not stand where it must")
+    assert new[3].start(step.machine, step.before).after(stray)[1] == fell
+    assert len(asked) == 1, "what cannot be folded is not asked"
 
 
 def test_every_property_is_registered_once_and_says_something() -> None:

@@ -65,6 +65,7 @@ def test_the_first_or_the_last_copy_answers() -> None:
     oldest, newest = (evolve(VLLM_0_33, lookup=lookup) for lookup in (Lookup.OLDEST, Lookup.NEWEST))
     assert readings.answering(oldest, (3, 1, 2)) == 3
     assert readings.answering(newest, (3, 1, 2)) == 2
+    assert readings.answering(newest, (3, 1)) == 1
     assert readings.answering(oldest, (5,)) == readings.answering(newest, (5,)) == 5
 
 
@@ -125,10 +126,15 @@ def test_slots_that_are_looked_at_before_an_admission(
 
 
 def test_blocks_are_spoken_for_where_whole_requests_are_promised() -> None:
-    """a comes to 6 slots, 3 blocks, and has one; b has more than it comes to; c has none of 3."""
-    running = [request("a", table=(1,)), request("b", table=(2, 3, 4, 5)), request("c")]
+    """Each comes to 6 slots, 3 blocks: a has one, b more than it needs, c none, d two."""
+    running = [
+        request("a", table=(1,)),
+        request("b", table=(2, 3, 4, 5)),
+        request("c"),
+        request("d", table=(6, 7)),
+    ]
     whole = evolve(VLLM_0_33, admission=Admission.WHOLE_REQUEST)
-    assert readings.spoken_for(CONFIG, whole, running) == 2 + 0 + 3
+    assert readings.spoken_for(CONFIG, whole, running) == 2 + 0 + 3 + 1
     for admission in (Admission.STEP, Admission.WHOLE_TEXT):
         assert readings.spoken_for(CONFIG, evolve(whole, admission=admission), running) == 0
 

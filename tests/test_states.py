@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from servespec.actions import Action, Complete, Output, Schedule, Submit
 from servespec.chain import Chain, Namespace, chain
@@ -141,6 +141,26 @@ def test_two_keys_of_the_index_stand_for_two_texts() -> None:
     assert isinstance(fell, Fall)
 
 
+def test_a_key_that_an_engine_has_made_itself_stands_for_what_it_says() -> None:
+    """Whoever makes a key otherwise than by `link` can name another position, go on in another
+    namespace, or make one twice."""
+    public, apart = Namespace(), Namespace(salt="s")
+    positions = Fall("the keys of a stand for other positions than its own")
+    assert asked("IDX-3", keys(Chain(public, None, A.tokens, 4))) == positions
+    second = TWO.running[0].text(2, 4)
+    strange = Chain(apart, A, second, 4)
+    spaces = Fall(f"the keys of a stand for another namespace than {public}")
+    assert asked("IDX-3", keys(A, strange)) == spaces
+    alone = evolve(TWO, running=())
+    for key in (strange, Chain(public, None, (1, 2), 4), Chain(public, None, (1,), 2)):
+        fell = Fall(f"{key!r} stands for no full blocks of one namespace")
+        assert asked("IDX-3", pool(alone, {}, {A: (1,), key: (3,)})) == fell
+    twin = Chain(public, None, A.tokens, 2)
+    fell = Fall("two keys stand for the same namespace and tokens")
+    assert asked("IDX-3", pool(alone, {}, {A: (1,), B: (3,), twin: (5,)})) == fell
+    assert asked("IDX-3", pool(alone, {}, {A: (1,), B: (3,)})) is HELD
+
+
 def test_the_index_names_blocks_that_carry_the_key() -> None:
     assert asked("IDX-1", TWO) is HELD
     wrong: tuple[tuple[int, ...], ...] = ((), (1, 1), (3,), (2,))
@@ -203,3 +223,26 @@ def test_content_decides_nothing(make: Callable[[Config, object], Machine]) -> N
         told = Step(machine, TWO, arrives, moved.state, moved.events)
         for step in (step_of(machine, TWO, arrives, moved), told):
             assert PROPERTIES["GHO-1"].start(machine, TWO).after(step)[1] == said
+
+
+@frozen
+class Noting(Machine):
+    """It notes from how many written blocks it starts."""
+
+    began: list[int] = field(factory=list, eq=False)
+
+    def apply(self, state: State, action: Action) -> Transition:
+        self.began.append(sum(bool(b.content) for b in state.pool.blocks))
+        return super().apply(state, action)
+
+
+def test_what_the_machine_has_just_made_is_not_made_again() -> None:
+    """Four blocks are written. Of its own step the machine makes only the one without content; of
+    a step that is told, both."""
+    machine, arrives = Noting(CONFIG, VLLM_0_33), Submit("c", (1,), 1)
+    moved = machine.apply(TWO, arrives)
+    told = Step(machine, TWO, arrives, moved.state, moved.events)
+    for step, again in ((step_of(machine, TWO, arrives, moved), [0]), (told, [4, 0])):
+        machine.began.clear()
+        assert PROPERTIES["GHO-1"].start(machine, TWO).after(step)[1] is HELD
+        assert machine.began == again

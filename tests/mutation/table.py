@@ -89,10 +89,12 @@ PARTS = {
             "properties",
             (f"{SPEC}/properties/*.py",),
             (
+                "test_books",
                 "test_lasso",
                 "test_nudges",
                 "test_properties",
                 "test_readings",
+                "test_second_reading",
                 "test_states",
                 "test_verdicts",
             ),

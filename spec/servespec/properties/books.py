@@ -33,8 +33,8 @@ class Moment:
     """Who is scheduled so far."""
     passed: tuple[str, ...]
     """Who has had its turn so far."""
-    preempted: int
-    """How many gave way so far."""
+    preempted: bool
+    """Somebody gave way already."""
 
     @property
     def turn(self) -> Request | None:
@@ -53,7 +53,8 @@ class BlockBooks:
     policy: Policy
     queue: list[int]
     index: dict[Chain, Blocks]
-    keys: dict[int, Chain]
+    hashed: set[int]
+    """Blocks that have a key."""
     held: dict[int, int]
 
     @staticmethod
@@ -64,7 +65,7 @@ class BlockBooks:
             policy,
             list(pool.free),
             {**pool.index.copies},
-            {b: block.key for b, block in enumerate(pool.blocks) if block.key is not None},
+            {b for b, block in enumerate(pool.blocks) if block.key is not None},
             holders(state),
         )
 
@@ -77,12 +78,12 @@ class BlockBooks:
 
     def store(self, block: int, key: Chain) -> None:
         """A block can be found by this key, behind its older copies."""
-        self.keys[block] = key
+        self.hashed.add(block)
         self.index = {**self.index, key: (*self.index.get(key, ()), block)}
 
     def forget(self, block: int, key: Chain) -> None:
         """A block can be found by this key no more."""
-        self.keys.pop(block, None)
+        self.hashed.discard(block)
         rest = tuple(b for b in self.index.get(key, ()) if b != block)
         self.index = {**self.index, key: rest}
         if not rest:
@@ -90,17 +91,17 @@ class BlockBooks:
 
     def clear(self) -> None:
         """Nothing can be found."""
-        self.keys.clear()
+        self.hashed.clear()
         self.index = {}
 
     def release(self, table: Blocks) -> None:
         """LRU-3: [un-hashed, by policy] + old order + [hashed, in the order of the walk]."""
         walk = readings.let_go(self.policy, table)
         for b in walk:
-            self.held[b] = self.held.get(b, 0) - 1
+            self.held[b] -= 1
         freed = [b for b in walk if self.held[b] == 0]
         to_head = self.policy.unhashed is Unhashed.TO_HEAD
-        first = [b for b in freed if to_head and b not in self.keys]
+        first = [b for b in freed if to_head and b not in self.hashed]
         self.queue = first + self.queue + [b for b in freed if b not in first]
 
 

@@ -113,7 +113,7 @@ def shut(step: Step, m: Moment) -> frozenset[Reason]:
     reasons = {
         Reason.NO_TOKENS: m.left <= 0,
         Reason.NO_SEATS: len(m.running) >= config.max_num_seqs,
-        Reason.PREEMPTION: m.preempted > 0 and nobody_after,
+        Reason.PREEMPTION: m.preempted and nobody_after,
         Reason.BATCH: policy.batching is Batching.STATIC and bool(step.before.running),
     }
     return frozenset(reason for reason, true in reasons.items() if true)

@@ -16,6 +16,7 @@ from itertools import chain
 
 from attrs import define, evolve
 
+from servespec.actions import Output
 from servespec.chain import Chain, Tokens
 from servespec.events import (
     Admitted,
@@ -60,6 +61,8 @@ class Fold:
     waiting: list[Request]
     running: list[Request]
     in_flight: list[Plan]
+    outputs: tuple[Output, ...]
+    """What was sampled."""
     left: int
     """Tokens that the pass has left."""
     turn_left: int | None = None
@@ -68,20 +71,24 @@ class Fold:
     served: tuple[Planned, ...] = ()
     passed: tuple[str, ...] = ()
     joined: tuple[str, ...] = ()
-    """Who was admitted in this step."""
-    preempted: int = 0
+    """Who was admitted in this step; who gives way then runs again only if it is admitted again."""
+    preempted: bool = False
+    """Somebody gave way."""
     problem: str | None = None
 
     @staticmethod
     def of(step: Step) -> Fold:
         """The fold at the beginning of a step."""
-        before, plans = step.before, step.before.in_flight
+        before, plans, outputs = step.before, step.before.in_flight, tuple[Output, ...]()
+        if isinstance(step.action, Complete):
+            plans, outputs = plans[1:], step.action.outputs
         return Fold(
             step,
             BlockBooks.of(step.machine.policy, before),
             list(before.waiting),
             list(before.running),
-            list(plans[1:] if isinstance(step.action, Complete) else plans),
+            list(plans),
+            outputs,
             step.machine.config.max_num_batched_tokens,
         )
 
@@ -223,7 +230,7 @@ class Fold:
             r.prefilling,
         )
         self.running[at] = changed(
-            r, computed=end, table=table, drafts=(), prefilling=not yields, published=r.published
+            r, computed=end, table=table, prefilling=not yields, published=r.published
         )
         self.served += (entry,)
         self.passed += (r.id,)
@@ -243,8 +250,7 @@ class Fold:
         self.left += sum(len(e.tokens) for e in self.served if e.id == request_id)
         self.served = tuple(e for e in self.served if e.id != request_id)
         self.passed = tuple(i for i in self.passed if i != request_id)
-        self.joined = tuple(i for i in self.joined if i != request_id)
-        self.preempted += 1
+        self.preempted = True
         back = changed(victim, computed=0, table=(), published=0)
         self.waiting = readings.queued(self.step.machine.policy, self.waiting, back, True)
         self._let_go(victim)
@@ -257,10 +263,8 @@ class Fold:
 
     def _deliver(self, event: Delivered) -> None:
         at = self._of(self.running, event.id, "got tokens")
-        action, plans = self.step.action, self.step.before.in_flight
-        entry = plans[0].entry(event.id)
-        sampled = () if not isinstance(action, Complete) else action.outputs
-        output = next((o for o in sampled if o.id == event.id), None)
+        entry = self.step.before.in_flight[0].entry(event.id)
+        output = next((o for o in self.outputs if o.id == event.id), None)
         if at is None or entry is None or output is None:
             self.problem = self.problem or f"{event.id} got tokens, and nothing was sampled for it"
             return
@@ -308,15 +312,15 @@ class Fold:
     def _let_go(self, gone: Request) -> None:
         """Its entries in flight are cancelled, its table is released or deferred."""
         deferred = self.defers(gone.id)
-        last = None
-        for at, plan in enumerate(self.in_flight):
+        flying = [at for at, plan in enumerate(self.in_flight) if plan.entry(gone.id) is not None]
+        for at in flying:
+            plan = self.in_flight[at]
             mine = plan.entry(gone.id)
-            if mine is not None:
-                entries = (evolve(e, cancelled=True) if e is mine else e for e in plan.entries)
-                self.in_flight[at], last = Plan(tuple(entries), plan.deferred), at
-        if deferred and last is not None:
-            plan = self.in_flight[last]
-            self.in_flight[last] = Plan(plan.entries, (*plan.deferred, gone.table))
+            entries = (evolve(e, cancelled=True) if e is mine else e for e in plan.entries)
+            self.in_flight[at] = Plan(tuple(entries), plan.deferred)
+        if deferred:
+            plan = self.in_flight[flying[-1]]
+            self.in_flight[flying[-1]] = Plan(plan.entries, (*plan.deferred, gone.table))
         else:
             self.blocks.release(gone.table)
 

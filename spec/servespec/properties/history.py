@@ -45,7 +45,7 @@ class _Ages:
         survived = [group & now - evicted - told for group in self.groups]
         problem = None
         for b in sorted(evicted):
-            age = next((i for i, g in enumerate(self.groups) if b in g), len(self.groups))
+            age = next((i for i, g in enumerate(self.groups) if b in g), None)
             older = frozenset[int]().union(*survived[:age])
             if older:
                 problem = f"block {b} was evicted, {sorted(older)} had been idle for longer"
@@ -127,12 +127,11 @@ def _told(rows: dict[str, _Row], entry: Planned) -> str | None:
     """The worker is told of one scheduled request: a whole table once, then only what is new."""
     first = len(entry.table) - entry.new_blocks
     row = rows.get(entry.id)
-    if entry.admitted:
-        row = _Row(entry.id, entry.table[:first], entry.start)
-    if row is None:
-        return f"the worker has no row for {entry.id}"
-    if row.table + entry.table[first:] != entry.table or row.computed != entry.start:
-        return f"the worker's row {row} is not continued by {entry}"
+    if not entry.admitted:
+        if row is None:
+            return f"the worker has no row for {entry.id}"
+        if row.table + entry.table[first:] != entry.table or row.computed != entry.start:
+            return f"the worker's row {row} is not continued by {entry}"
     rows[entry.id] = _Row(entry.id, entry.table, entry.start + len(entry.tokens))
     return None
 

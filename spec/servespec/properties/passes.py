@@ -43,13 +43,8 @@ def everybody_gets_its_due(fold: Folded) -> Outcome:
         match m.event:
             case Admitted(id):
                 joined.add(id)
-            case Preempted(id):
-                joined.discard(id)
-            case Scheduled(id, tokens, drafts):
-                r, asked = m.find(id), True
-                if r is None:
-                    continue
-                new = id in joined
+            case Scheduled(id, tokens, drafts) if (r := m.find(id)) is not None:
+                asked, new = True, id in joined
                 if not new and not has_turn(m, r):
                     return Fall(f"{id} is scheduled out of its turn")
                 due = due_admitted(step, m, r, r.computed) if new else due_running(step, m, r)

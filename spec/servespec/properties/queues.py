@@ -46,7 +46,7 @@ def copies_keep_their_order(fold: Folded) -> Outcome:
     """The index is what the events say: each stored block stands behind the older copies of its
     key, each removed one is gone, and nothing else has changed."""
     there = fold.step.after.pool.index.copies
-    if fold.index is not there and fold.index != there:
+    if fold.index != there:
         for key in (*fold.index, *there):
             told, found = fold.index.get(key, ()), there.get(key, ())
             if told != found:

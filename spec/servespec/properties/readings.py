@@ -92,8 +92,7 @@ def spoken_for(config: Config, policy: Policy, running: Sequence[Request]) -> in
     """Blocks that those who run may still take, where an admission must leave them these."""
     if policy.admission is not Admission.WHOLE_REQUEST:
         return 0
-    still = (config.blocks_for(comes_to(config, r)) - len(r.table) for r in running)
-    return sum(count for count in still if count > 0)
+    return sum(max(config.blocks_for(comes_to(config, r)) - len(r.table), 0) for r in running)
 
 
 def gives_way(policy: Policy, running: Sequence[Request]) -> str | None:

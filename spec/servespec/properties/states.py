@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import pairwise
 
-from attrs import frozen
+from attrs import field, frozen
 
 from servespec.chain import Chain, Namespace, Tokens
 from servespec.config import usable_blocks
@@ -130,18 +130,16 @@ def index_is_complete(machine: Machine, state: State) -> Outcome:
     return verdict(bool(carried), None)
 
 
-@frozen
+@frozen(cache_hash=True)
 class _Meaning:
-    """What a key stands for, spelt out."""
+    """What a key stands for, spelt out. Its hash is kept: long texts need not be compared."""
 
-    path: tuple[Chain, ...]
     text: Tokens
     namespace: Namespace | None
     """None if its links do not agree in one."""
-    full: bool
+    path: tuple[Chain, ...] = field(eq=False)
+    full: bool = field(eq=False)
     """Every link is a block's worth of tokens, and says at which position."""
-    digest: int
-    """Of namespace and text, so that long texts need not be compared."""
 
 
 @lru_cache(maxsize=4096)
@@ -150,11 +148,10 @@ def _meaning(key: Chain, block_size: int) -> _Meaning:
     apart = any(node.namespace != key.namespace for node in path)
     places, text = enumerate(path, 1), tuple(t for node in path for t in node.tokens)
     return _Meaning(
-        path,
         text,
         None if apart else key.namespace,
+        path,
         all(len(n.tokens) == block_size and n.length == i * block_size for i, n in places),
-        hash((key.namespace, text)),
     )
 
 
@@ -174,12 +171,11 @@ def keys_are_injective(machine: Machine, state: State) -> Outcome:
             return Fall(f"the keys of {r.id} stand for another namespace than {r.namespace}")
         if not mine.full:
             return Fall(f"the keys of {r.id} stand for other positions than its own")
-    meanings = [_meaning(key, size) for key in index]
-    for key, its in zip(index, meanings, strict=True):
+    meanings = {key: _meaning(key, size) for key in index}
+    for key, its in meanings.items():
         if its.namespace is None or not its.full:
             return Fall(f"{key!r} stands for no full blocks of one namespace")
-    alike = len({its.digest for its in meanings}) < len(index)
-    if alike and len({(its.namespace, its.text) for its in meanings}) < len(index):
+    if len(set(meanings.values())) < len(index):
         return Fall("two keys stand for the same namespace and tokens")
     return verdict(asked, None)
 
