@@ -3,7 +3,7 @@
 Theory of operation. The same worlds and the same moves as `servecheck.fuzz.machine`, with a seeded
 stream for all choices: half the cost a step, and a new world each time, where Hypothesis varies
 each of its runs some times over. What is missing is shrinking, which `servecheck.fuzz.shrink` does.
-As with Hypothesis, each walk leaves some moves out. With a `Guide` every other walk goes the way of
+As with Hypothesis, each walk leaves some moves out. With a `Guide` one walk in four goes the way of
 an earlier one that came to something rare, and on from there; or it does something else in between,
 and then goes the rest of that way as far as it still can.
 """
@@ -29,6 +29,9 @@ SILENT = 8
 """Moves are left out of a walk by a chance of so many tenths, less one, at most."""
 PARTS = (2, 1, 4, 2)
 """A walk is as long as it may be, or one of these parts of it: the shorter, the more worlds."""
+BACK = 4
+"""One walk in so many goes the way of an earlier one, if there is a guide: twice as many reach rare
+situations later, since they are fewer that find new ones."""
 BETWEEN = 2
 """Most moves that are put into the way of an earlier walk."""
 
@@ -54,7 +57,8 @@ class Wanderer:
         self._silent = SILENT if swarm else 1
         self._chance = Seeded(seed)
         self._start: Start | None = None
-        start = guide.offer(self._chance) if guide and self._chance.below(2) else None
+        back = guide is not None and not self._chance.below(BACK)
+        start = guide.offer(self._chance) if guide and back else None
         if start is not None:
             # The world may have moved to where the engine does not go along.
             with suppress(Unsupported):
