@@ -16,6 +16,7 @@ from servespec import chain as chains
 from servespec.actions import Complete, Output, Schedule, Submit
 from servespec.chain import PUBLIC, Chain, Namespace, Tokens, chain, extend_keys, keys, link
 from servespec.config import Config
+from servespec.errors import SpecError
 from servespec.events import Admitted, BlockStored, Scheduled
 from servespec.machine import Machine
 from servespec.policy import VLLM_0_33
@@ -47,6 +48,17 @@ def test_any_difference_makes_another_object() -> None:
     ]
     assert len(set(ones)) == len(ones)
     assert all(one != other for one in ones for other in ones if one is not other)
+
+
+@pytest.mark.parametrize("alive", [False, True])
+def test_a_link_behind_another_namespace_is_refused_whoever_is_alive(alive: bool) -> None:
+    """Given the first block of a tenant; when a link behind it is asked for in the namespace of
+    another one, then there is none, whether or not the tenant itself has that link."""
+    first = link(Namespace("ours"), None, (1, 2))
+    held = link(Namespace("ours"), first, (3, 4)) if alive else None
+    with pytest.raises(SpecError, match="the namespace of the parent"):
+        link(Namespace("theirs"), first, (3, 4))
+    assert held is None or link(Namespace("ours"), first, (3, 4)) is held
 
 
 def test_equality_is_identity() -> None:

@@ -82,7 +82,7 @@ def link(namespace: Namespace, parent: Chain | None, tokens: Tokens) -> Chain:
     """Rule 2: the key (namespace, parent key, tokens); the first block has no parent."""
     before: Namespace | Chain = namespace if parent is None else parent
     found = _LINKS.get((before, tokens))
-    if found is None:
+    if found is None or found.namespace != namespace:
         if not tokens or (parent is not None and parent.namespace != namespace):
             raise SpecError(
                 "link",
