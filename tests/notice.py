@@ -17,7 +17,8 @@ from pathlib import Path
 from servecheck.fuzz.tell import PropertyFell
 from servecheck.fuzz.wander import Wanderer
 from servecheck.recording import read_recording
-from servecheck.recording.replay import config_of, policy_of, replay
+from servecheck.recording.replay import replay
+from servecheck.recording.settings import config_of, policy_of
 from servecheck.watch import Watch
 from servespec.machine import Action, Machine, Transition
 from servespec.plan import State

@@ -24,7 +24,8 @@ from servecheck.fuzz.tell import PropertyFell
 from servecheck.fuzz.wander import Wanderer
 from servecheck.lockstep.follow import EngineFollower, follower
 from servecheck.recording import read_recording
-from servecheck.recording.replay import config_of, policy_of, replay
+from servecheck.recording.replay import replay
+from servecheck.recording.settings import config_of, policy_of
 from servespec.actions import (
     Abort,
     Action,

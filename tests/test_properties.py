@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from servecheck.fuzz.draw import Chance, Seeded, pick
 from servecheck.fuzz.wander import Wanderer
 from servecheck.recording import read_recording
-from servecheck.recording.replay import config_of, policy_of, replay
+from servecheck.recording.replay import replay
+from servecheck.recording.settings import config_of, policy_of
 from servecheck.trace.lasso import WATCHED
 from servecheck.trace.read import read_trace
 from servecheck.watch import Watch

@@ -20,8 +20,8 @@ from servecheck.lockstep.alone import Alone, Told, alone
 from servecheck.lockstep.compare import Difference, said_plan
 from servecheck.lockstep.subject import Subject
 from servecheck.recording import read_recording
-from servecheck.recording.replay import config_of, policy_of
 from servecheck.recording.replay import replay as replay_recording
+from servecheck.recording.settings import config_of, policy_of
 from servecheck.trace.model import Trace, Verdict
 from servecheck.trace.read import read_trace
 from servecheck.trace.replay import replay_trace

@@ -28,7 +28,8 @@ from servecheck.engines.vllm.walks import Tally, main, walked
 from servecheck.lockstep.follow import Diverged, follower
 from servecheck.marks import Mark
 from servecheck.recording import read_recording
-from servecheck.recording.replay import config_of, policy_of, replay
+from servecheck.recording.replay import replay
+from servecheck.recording.settings import config_of, policy_of
 from servespec.actions import Action, Complete, Output, Schedule, Submit
 from servespec.chain import Tokens
 from servespec.config import Config

@@ -21,7 +21,8 @@ from attrs import evolve
 
 from servecheck.fuzz.draw import Seeded, pick
 from servecheck.recording import read_recording
-from servecheck.recording.replay import config_of, policy_of, replay
+from servecheck.recording.replay import replay
+from servecheck.recording.settings import config_of, policy_of
 from servecheck.trace.lasso import WATCHED
 from servecheck.trace.read import read_trace
 from servecheck.watch import Watch

@@ -241,7 +241,7 @@ def _replayed(run: Recording, label: str, serving: str) -> tuple[Report, list[tu
 def _misfits(run: Recording) -> Iterator[tuple[str, str]]:
     """Requests that find no room even with the machine to themselves, and what they lack."""
     from servecheck.recording import Arrival
-    from servecheck.recording.replay import config_of, policy_of
+    from servecheck.recording.settings import config_of, policy_of
     from servespec.actions import Submit
     from servespec.config import usable_blocks
     from servespec.machine import Machine, fits_alone

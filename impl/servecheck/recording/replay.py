@@ -14,24 +14,21 @@ happens during it, its outcome, a reset in an idle moment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 from attrs import Factory, define, evolve, frozen
 
 from servecheck.engines.whole import MakeWhole, SpecWhole, Whole
 from servecheck.recording import model
-from servecheck.recording.digest import hex_hash, short_hash
+from servecheck.recording.forms import Lines, cached_entry, fields_like, new_entry, state_form
 from servecheck.recording.read import RecordingError
+from servecheck.recording.settings import config_of, policy_of
+from servecheck.recording.wire import named, on_the_wire
 from servespec.actions import Submit
 from servespec.chain import Namespace
-from servespec.config import Config
 from servespec.errors import SpecError
 from servespec.events import (
-    BlockRemoved,
-    BlockStored,
-    CacheCleared,
     Delivered,
     Event,
     Finished,
@@ -48,17 +45,10 @@ from servespec.machine import (
     Schedule,
     Transition,
 )
-from servespec.plan import Planned, State
-from servespec.policy import VLLM_0_33, Admission, Policy, Sharing, prioritised
-from servespec.request import Request
+from servespec.plan import State
 
 Observer = Callable[[State, Action, Transition], None]
 """Is told of every transition: the state before, the action, the outcome."""
-
-Lines = tuple[tuple[str, object], ...]
-"""Named fields of one comparison, in the order in which they are shown."""
-
-Status = Literal["WAITING", "RUNNING", "PREEMPTED"]
 
 
 @frozen
@@ -87,32 +77,6 @@ class Report:
     states: int
     differences: tuple[Difference, ...]
     """Those of the first step that differs; empty if all agree."""
-
-
-def policy_of(config: model.RunConfig) -> Policy:
-    """The profile VLLM_0_33 with the recorded switches."""
-    policy = evolve(
-        VLLM_0_33,
-        chunked_prefill=config.enable_chunked_prefill,
-        sharing=Sharing.FULL_BLOCKS if config.enable_prefix_caching else Sharing.OFF,
-        admission=(Admission.WHOLE_TEXT if config.scheduler_reserve_full_isl else Admission.STEP),
-    )
-    return prioritised(policy) if config.policy == "priority" else policy
-
-
-def config_of(config: model.RunConfig) -> Config:
-    """The recorded sizes."""
-    return Config(
-        num_blocks=config.num_gpu_blocks,
-        block_size=config.block_size,
-        max_model_len=config.max_model_len,
-        max_num_batched_tokens=config.budget,
-        max_num_seqs=config.max_num_seqs,
-        long_prefill_token_threshold=config.long_prefill_token_threshold,
-        watermark=config.watermark,
-        num_speculative_tokens=config.num_speculative_tokens,
-        num_lookahead_tokens=config.num_lookahead_tokens,
-    )
 
 
 def replay(
@@ -263,7 +227,7 @@ class _Run:
         events = self.serving.apply(action)
         if self.observe is not None and before is not None:
             self.observe(before, action, Transition(self.state, events))
-        self.wire += _on_the_wire(events)
+        self.wire += on_the_wire(events)
         for event in events:
             match event:
                 case Preempted(id):
@@ -311,8 +275,8 @@ class _Run:
             ("scheduled", tuple((e.id, len(e.tokens)) for e in plan)),
             ("total", sum(len(e.tokens) for e in plan)),
             ("scheduled_spec", tuple((e.id, e.drafts) for e in plan if e.drafts)),
-            ("new", tuple(_new(e) for e in sorted(new, key=lambda e: e.id in resumed))),
-            ("cached", tuple(_cached(e) for e in plan if not e.admitted)),
+            ("new", tuple(new_entry(e) for e in sorted(new, key=lambda e: e.id in resumed))),
+            ("cached", tuple(cached_entry(e) for e in plan if not e.admitted)),
             ("preempted", tuple(sorted({*order, *self.sent_back}))),
             ("preempt_order", None if recorded.preempt_order is None else order),
             ("finished_before", tuple(sorted(self.finished))),
@@ -321,7 +285,7 @@ class _Run:
             ("free_blocks", len(self.state.pool.free)),
         )
         seen = evolve(recorded, finished_before=tuple(sorted(recorded.finished_before)))
-        self._compare(line, "pass", _fields(seen, specified), specified)
+        self._compare(line, "pass", fields_like(seen, specified), specified)
         self.finished.clear()
         self.sent_back.clear()
         self._state(line, "scheduled")
@@ -353,7 +317,7 @@ class _Run:
         # Ids are keys here; only in `scheduled` does their order mean something.
         computed, tables = recorded.computed_after, recorded.tables
         seen: Lines = (
-            *_fields(recorded, specified[:-2]),
+            *fields_like(recorded, specified[:-2]),
             ("computed_after", None if computed is None else dict(computed)),
             ("tables", None if tables is None else dict(tables)),
         )
@@ -373,8 +337,8 @@ class _Run:
             if not isinstance(e, model.AllBlocksCleared)
             for name in e.block_hashes
         )
-        recorded = tuple(_named(e, whole) for e in events)
-        specified = tuple(_named(e, whole) for e in self.wire)
+        recorded = tuple(named(e, whole) for e in events)
+        specified = tuple(named(e, whole) for e in self.wire)
         for i in range(max(len(recorded), len(specified))):
             self._compare(
                 line,
@@ -393,110 +357,20 @@ class _Run:
             self.differences.append(Difference(line.step, f"state {at}", "line", "none", "one"))
             return
         recorded = shown[0]
-        specified: Lines = (
-            ("step", line.step),
-            ("at", at),
-            ("ref", tuple(b.ref_count for b in self.state.pool.blocks)),
-            ("free", self.state.pool.free),
-            (
-                "cached",
-                frozenset(
-                    (short_hash(key), copies)
-                    for key, copies in self.state.pool.index.copies.items()
-                ),
-            ),
-            ("reqs", dict(self._requests())),
-            ("running", tuple(r.id for r in self.state.running)),
-            ("waiting", tuple(r.id for r in self.state.waiting)),
-        )
+        specified = state_form(self.state, line.step, at, self.preemptions)
         seen: Lines = tuple(
             ("cached", frozenset((c.hash, c.blocks) for c in recorded.cached))
             if name == "cached"
             else (name, dict(recorded.reqs))
             if name == "reqs"
             else (name, value)
-            for name, value in _fields(recorded, specified)
+            for name, value in fields_like(recorded, specified)
         )
         self._compare(line, f"state {at}", seen, specified)
         self.states += 1
-
-    def _requests(self) -> Iterator[tuple[str, model.RequestState]]:
-        for r in self.state.running:
-            yield r.id, self._request(r, "RUNNING")
-        for r in self.state.waiting:
-            yield r.id, self._request(r, "PREEMPTED" if r.id in self.preemptions else "WAITING")
-
-    def _request(self, request: Request, status: Status) -> model.RequestState:
-        return model.RequestState(
-            status=status,
-            computed=request.computed,
-            tokens=request.length,
-            hashes=len(request.keys),
-            table=request.table,
-            published=request.published,
-            preemptions=self.preemptions.get(request.id, 0),
-            spec=request.drafts,
-        )
 
     def _compare(self, line: model.StepLine, place: str, recorded: Lines, specified: Lines) -> None:
         for (name, seen), (_, said) in zip(recorded, specified, strict=True):
             self.fields += 1
             if seen != said:
                 self.differences.append(Difference(line.step, place, name, seen, said))
-
-
-def _fields(line: object, like: Lines) -> Lines:
-    return tuple((name, getattr(line, name)) for name, _ in like)
-
-
-def _new(entry: Planned) -> model.NewEntry:
-    return model.NewEntry(entry.id, entry.start, entry.table)
-
-
-def _cached(entry: Planned) -> model.CachedEntry:
-    first = len(entry.table) - entry.new_blocks
-    return model.CachedEntry(entry.id, entry.start, entry.table[first:] or None, resumed=False)
-
-
-def _on_the_wire(events: tuple[Event, ...]) -> Iterator[model.Event]:
-    """The cache events of one transition; neighbouring stores of one request are one event."""
-    run: list[BlockStored] = []
-    for event in (*events, None):
-        if isinstance(event, BlockStored):
-            run.append(event)
-            continue
-        if run:
-            first = run[0]
-            yield model.BlockStored(
-                block_hashes=tuple(hex_hash(e.key) for e in run),
-                parent_block_hash=None if first.parent is None else hex_hash(first.parent),
-                token_ids=tuple(t for e in run for t in e.key.tokens),
-                block_size=len(first.key.tokens),
-                extra_keys=tuple(
-                    (salt,) if e.parent is None and (salt := e.key.namespace.salt) else None
-                    for e in run
-                ),
-            )
-            run = []
-        match event:
-            case BlockRemoved(_, key):
-                yield model.BlockRemoved((hex_hash(key),))
-            case CacheCleared():
-                yield model.AllBlocksCleared()
-
-
-def _named(event: model.Event, whole: bool) -> dict[str, object]:
-    """An event as it is compared; `whole` hashes are hex digits, others their low 64 bits."""
-
-    def form(name: model.BlockHash | None) -> model.BlockHash | None:
-        return int(name, 16) & (2**64 - 1) if isinstance(name, str) and not whole else name
-
-    named: dict[str, object] = {"type": type(event).__name__}
-    if not isinstance(event, model.AllBlocksCleared):
-        named["block_hashes"] = tuple(form(h) for h in event.block_hashes)
-    if isinstance(event, model.BlockStored):
-        named["parent_block_hash"] = form(event.parent_block_hash)
-        named["token_ids"] = event.token_ids
-        named["block_size"] = event.block_size
-        named["extra_keys"] = event.extra_keys
-    return named

@@ -18,7 +18,8 @@ from typing import Literal
 from attrs import Factory, define, field, frozen
 
 from servecheck.recording import AbortLine, Arrival, Recording, WorkloadLine
-from servecheck.recording.replay import config_of, policy_of, replay
+from servecheck.recording.replay import replay
+from servecheck.recording.settings import config_of, policy_of
 from servecheck.trace.model import FIRST_LINE, Trace
 from servecheck.trace.observe import digest_of, observe
 from servecheck.view.errors import ViewError
