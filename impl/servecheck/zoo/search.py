@@ -23,10 +23,12 @@ from attrs import evolve, frozen
 
 from servecheck.engines.protocol import EngineError
 from servecheck.explore.serving import IDS, Serving
+from servecheck.lockstep.compare import Names
 from servecheck.lockstep.follow import Diverged
-from servecheck.zoo.entry import Entry
-from servecheck.zoo.told import subject_of
+from servecheck.zoo.entry import Entry, Planted
+from servecheck.zoo.told import Listening, subject_of
 from servespec.actions import Abort, Action, Complete, Discard, ResetCache, Submit
+from servespec.errors import SpecError
 from servespec.machine import Machine
 from servespec.plan import State
 from servespec.properties import Step
@@ -124,30 +126,42 @@ def nearest(
     """
     start: Before = (system.canonical(system.initial()),)
     seen, states = {start}, {start[-1]}
-    level: list[tuple[State, Before, tuple[Step, ...]]] = [(system.initial(), start, ())]
+    level: list[_Reached] = [_Reached(system.initial(), start, (), Names.none())]
     tried = 0
     for _ in range(depth):
-        behind: list[tuple[State, Before, tuple[Step, ...]]] = []
-        for state, before, way in level:
-            for action in system.enabled(state):
+        behind: list[_Reached] = []
+        for here in level:
+            for action in system.enabled(here.state):
                 if tried == edges:
                     return Nearest(None, len(states), tried, False)
                 tried += 1
-                moved = system.apply(state, action)
-                step = Step(system.machine, state, action, moved.state, moved.events)
-                steps = (*way, step)
-                if differs(entry, steps, names):
-                    program = tuple(renamed(s.action, names) for s in steps)
+                moved = system.apply(here.state, action)
+                way = (*here.way, action)
+                step = Step(system.machine, here.state, action, moved.state, moved.events)
+                known = agreed(entry, here.way, step, here.known, names)
+                if known is None:
+                    program = tuple(renamed(a, names) for a in way)
                     return Nearest(program, len(states), tried, True)
-                key = (*before, system.canonical(moved.state))[-memory - 1 :]
+                key = (*here.before, system.canonical(moved.state))[-memory - 1 :]
                 if key not in seen:
                     seen.add(key)
                     states.add(key[-1])
-                    behind.append((moved.state, key, steps))
+                    behind.append(_Reached(moved.state, key, way, known))
         level = behind
         if not level:
             break
     return Nearest(None, len(states), tried, True)
+
+
+@frozen
+class _Reached:
+    """A state, and how it was come to."""
+
+    state: State
+    before: Before
+    way: tuple[Action, ...]
+    known: Names
+    """What the engine has called keys on the way."""
 
 
 def renamed(action: Action, names: Mapping[str, str]) -> Action:
@@ -160,26 +174,45 @@ def renamed(action: Action, names: Mapping[str, str]) -> Action:
     return action
 
 
-def differs(entry: Entry, steps: Sequence[Step], names: Mapping[str, str] = NO_NAMES) -> bool:
-    """An engine parts from the specification on these steps. All of them are compared: what an
-    engine calls a key is learned where it first shows it."""
-    told = _named(steps, names) if names else steps
+def agreed(
+    entry: Entry,
+    way: Sequence[Action],
+    step: Step,
+    known: Names,
+    names: Mapping[str, str] = NO_NAMES,
+) -> Names | None:
+    """What an engine that has come this way, where it agreed, calls keys once it has done this step
+    as it should; None: it parts from the specification.
+
+    Args:
+        known: what it has called keys on the way.
+        names: ids to be used for slots.
+    """
+    if names:
+        way, step = _step_named(way, step, names)
     try:
-        beside = subject_of(entry).make(told[0].machine)
-        for step in told:
-            beside.follow(step)
-    except (Diverged, EngineError):
-        return True
-    return False
+        beside = subject_of(entry).make(step.machine)
+    except EngineError:
+        return None
+    if not isinstance(beside, Listening) or not isinstance(beside.engine, Planted):
+        raise TypeError("an entry is followed by what listens to it")
+    beside.comparison.names = Names(dict(known.keys), dict(known.names), [])
+    try:
+        for action in way:
+            beside.engine.engine.apply(action)
+        beside.follow(step)
+    except (SpecError, Diverged):
+        return None
+    return beside.comparison.names
 
 
-def _named(steps: Sequence[Step], names: Mapping[str, str]) -> list[Step]:
-    """The same steps with other ids."""
-    machine, told = steps[0].machine, list[Step]()
-    state = machine.initial()
-    for step in steps:
-        action = renamed(step.action, names)
-        moved = machine.apply(state, action)
-        told.append(Step(machine, state, action, moved.state, moved.events))
-        state = moved.state
-    return told
+def _step_named(
+    way: Sequence[Action], step: Step, names: Mapping[str, str]
+) -> tuple[Sequence[Action], Step]:
+    """The same way and step with other ids."""
+    way, action = [renamed(a, names) for a in way], renamed(step.action, names)
+    state = step.machine.initial()
+    for done in way:
+        state = step.machine.apply(state, done).state
+    moved = step.machine.apply(state, action)
+    return way, Step(step.machine, state, action, moved.state, moved.events)
