@@ -9,10 +9,13 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from fcntl import LOCK_EX, flock
 from itertools import permutations
 from multiprocessing import active_children
 from pathlib import Path
+from threading import Thread
 from time import monotonic, sleep
 
 import pytest
@@ -20,6 +23,8 @@ from attrs import evolve
 
 from servecheck.cli import main
 from servecheck.cli.terminal import Exit
+from servecheck.processes import unheard
+from servecheck.trace.model import TraceError
 from servecheck.trace.read import read_trace
 from servecheck.trace.write import record
 from servecheck.zoo import ENTRIES
@@ -108,6 +113,74 @@ def test_of_all_programs_the_shortest_is_kept_whoever_comes_first(tmp_path: Path
     (tmp_path / "last-hit-not-held.jsonl").write_text("{}", encoding="utf-8")
     keep(tmp_path, entry, (trace.machine, longer), 2)
     assert read_trace(tmp_path / "last-hit-not-held.jsonl").actions == longer
+
+
+def test_who_keeps_a_program_has_the_folder_for_itself(tmp_path: Path) -> None:
+    """Given somebody who has the folder; when another one keeps a program, then it waits, and looks
+    at what is there only afterwards: the shorter one, which came meanwhile, stays."""
+    entry = ENTRIES["last-hit-not-held"]
+    trace = read_trace(TRACES / "zoo" / "last-hit-not-held.jsonl")
+    longer = (Abort("nobody"), *trace.actions)
+    folder = os.open(tmp_path, os.O_RDONLY)
+    flock(folder, LOCK_EX)
+    other = Thread(target=keep, args=(tmp_path, entry, (trace.machine, longer), 0))
+    other.start()
+    other.join(0.2)
+    assert other.is_alive()
+    record(tmp_path / trace.path.name, trace.machine, trace.actions, seed=1)
+    os.close(folder)
+    other.join(60)
+    assert read_trace(tmp_path / trace.path.name).actions == trace.actions
+
+
+def test_a_program_that_is_not_there_yet_is_found_again(tmp_path: Path) -> None:
+    """Given a run whose rows are kept, and its programs not; when it goes on with a folder for
+    these, then the entry is tried again and the program is there; and then no more."""
+    entries, results = chosen(("last-hit-not-held",)), tmp_path / "rows.jsonl"
+    plan = Plan(actions=500)
+    first = matrix(entries, plan, results=results)
+    new: list[str] = []
+    for _ in range(2):
+        again = evolve(plan, keep=tmp_path / "programs")
+        rows = matrix(entries, again, 1, results, lambda row: new.append(row.entry)).rows
+        assert timeless(rows) == timeless(first.rows)
+    assert new == ["last-hit-not-held"]
+    program = read_trace(tmp_path / "programs" / "last-hit-not-held.jsonl")
+    assert len(program.actions) == rows[0].shortest
+
+
+@pytest.mark.parametrize("made", [os.mkfifo, os.mkdir])
+def test_where_no_program_can_be_kept_none_is_looked_for(
+    made: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """Given a named pipe, or a folder, in the place of a program; when an entry is to be tried,
+    then that is said before anything is; and whoever keeps a program does not wait for the pipe."""
+    path = tmp_path / "last-hit-not-held.jsonl"
+    made(path)
+    with pytest.raises(TraceError, match=r"last-hit-not-held\.jsonl: is no regular file"):
+        matrix(chosen([path.stem]), Plan(actions=10**9, keep=tmp_path))
+    trace = read_trace(TRACES / "zoo" / path.name)
+    with suppress(TraceError):
+        keep(tmp_path, ENTRIES[path.stem], (trace.machine, trace.actions), 0)
+
+
+def test_ctrl_c_while_processes_are_started_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given a run that would take hours in two processes; when Ctrl-C comes while they are started,
+    where it waits, then the run ends and nobody is left behind."""
+
+    @contextmanager
+    def pressed() -> Iterator[None]:
+        with unheard():
+            yield
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("servecheck.zoo.matrix.unheard", pressed)
+    entries = chosen(("hit-stays-free", "let-go-twice"))
+    assert matrix(entries, Plan(actions=10**9), 2) == Matrix((), True)
+    deadline = monotonic() + 30
+    while active_children() and monotonic() < deadline:
+        sleep(0.05)
+    assert active_children() == []
 
 
 def test_the_property_that_must_fall_is_asked_alone() -> None:
