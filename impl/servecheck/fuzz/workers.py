@@ -161,8 +161,7 @@ def everywhere(
                     if number > min(wanted.value, NO_END - 1):
                         break
                     with unheard():
-                        future = pool.submit(_leg, number, steps)
-                    under_way.add(future)
+                        under_way.add(pool.submit(_leg, number, steps))
                 if not under_way:
                     return
                 done, _ = wait(under_way, LOOK, FIRST_COMPLETED)
