@@ -30,14 +30,16 @@ from servecheck.fuzz import counted as counting
 from servecheck.fuzz import workers
 from servecheck.fuzz.campaign import campaign
 from servecheck.fuzz.counted import Counted
-from servecheck.fuzz.legs import Engines, Orders
+from servecheck.fuzz.legs import Engines, Orders, Walker
 from servecheck.fuzz.long import Budget, long_campaign
 from servecheck.fuzz.summary import Progress, Summary, Verdict
 from servecheck.fuzz.wander import Wanderer
+from servecheck.fuzz.worlds import anywhere
 from servecheck.lockstep.subject import Subject, parted
 from servecheck.marks import Mark
 from servecheck.trace.read import read_trace
 from servespec import pool as blocks
+from servespec.config import Config
 from servespec.policy import Policy
 from servespec.pool import Blocks, Moved, Pool
 from servespec.properties import PROPERTIES
@@ -194,6 +196,36 @@ def test_an_engine_that_takes_no_world_is_refused() -> None:
         long_campaign(orders, Budget(steps=300))
 
 
+class Choosy(FastLoop):
+    """It takes a world or two, and then none for a long time."""
+
+    taken = 0
+
+    def __init__(self, config: Config, policy: Policy) -> None:
+        Choosy.taken += 1
+        if 2 < Choosy.taken < 50:
+            raise Unsupported("sizes: none that I take at the moment")
+        super().__init__(config, policy)
+
+
+def test_a_leg_that_finds_no_world_for_long_is_no_reason_to_lose_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Given an engine that takes two worlds and then refuses more in a row than an engine that
+    takes none; when legs of one walk each are walked, then it holds when all steps are walked."""
+    monkeypatch.setattr(counting, "HOPELESS", 3)
+    monkeypatch.setattr(Choosy, "taken", 0)
+    draw, subject = anywhere(), Subject.of(Choosy)
+    walker = Walker(evolve(SHORT, leg=1), subject, draw)
+    legs = [walker.leg(number, 1, lambda number, leg: True) for number in range(4)]
+    assert [leg.counted.runs for leg in legs] == [1] * 4
+    assert [leg.counted.skipped for leg in legs[:2]] == [0, 0]
+    assert legs[2].counted.skipped > counting.HOPELESS
+    monkeypatch.setattr(Choosy, "taken", 2)
+    with pytest.raises(Unsupported):
+        walker.leg(0, 1, lambda number, leg: True)
+
+
 # --- processes ------------------------------------------------------------------------------------
 
 
@@ -210,7 +242,8 @@ def test_a_process_that_dies_is_told() -> None:
     orders = evolve(SHORT, engines=engine("tests.test_long:Deadly"))
     found = long_campaign(orders, Budget(steps=3000), jobs=2)
     assert found.verdict is Verdict.UNDETERMINED
-    assert found.notes == ("a process that walked has died; what it had under way is not known",)
+    assert found.unable == "a process that walked has died; what it had under way is not known"
+    assert next(iter(lines(found)))[1] == f": {found.unable}"
 
 
 class Tells(FastLoop):
@@ -402,6 +435,19 @@ def test_walks_do_without_hypothesis() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_what_nobody_asked_does_not_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    """Given a policy under which nobody is preempted; when the specification alone is searched, and
+    only asked what holds of preemptions, then that is undetermined. With an engine beside it
+    something was checked, and so it was with a property that had something to say."""
+    words = ("--steps", "300", "--profile", "RESERVED", "--properties")
+    assert walks(*words, "PRE-1", "--spec-only") == Exit.UNDETERMINED
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("undetermined: no property that was asked had anything to say, in 3")
+    assert "never checked: PRE-1" in out
+    assert walks(*words, "PRE-1,OWN-1", "--spec-only") == Exit.HOLDS
+    assert walks(*words, "PRE-1") == Exit.HOLDS
+
+
 @pytest.mark.parametrize("asked", [(), ("OWN-1", "LRU-3")])
 def test_both_drivers_ask_the_properties_that_are_named(asked: tuple[str, ...]) -> None:
     """Given properties by name, or none; when one driver or the other searches, then these alone
@@ -441,6 +487,11 @@ def test_both_drivers_ask_the_properties_that_are_named(asked: tuple[str, ...]) 
         (
             ("--driver", "walks", "--properties", "LRU-9"),
             "--properties LRU-9: no such property; take all, none, or of LRU-3, LRU-2, LRU-1",
+        ),
+        (
+            ("--properties", "OWN-4, "),
+            "--properties OWN-4, : no such property; take all, none, or of "
+            + ", ".join(PROPERTIES),
         ),
         (
             ("--driver", "walks", "--properties", "none", "--spec-only"),

@@ -66,8 +66,8 @@ def lines(found: Summary) -> Iterator[Line]:
 
 def _retried(found: Retried) -> Iterator[str]:
     """What came of programs that once fell."""
-    if found.tried:
-        programs = f"{found.tried:,} program{'s' if found.tried > 1 else ''} that once fell"
+    if found.tried or found.left:
+        programs = f"{found.tried:,} program{'' if found.tried == 1 else 's'} that once fell"
         came = "none falls" if found.fell is None else "and one falls"
         unfit = f", {found.unfit:,} not for this engine" if found.unfit else ""
         left = f", {found.left:,} not tried" if found.left else ""
@@ -143,6 +143,8 @@ def why(found: Summary) -> str:
             return "nothing else fell, and the engine was let go at a known deviation"
         case "undetermined" if found.notes:
             return "the engine is gone, and had not diverged"
+        case "undetermined" if found.runs and found.said_nothing and not found.interrupted:
+            return f"no property that was asked had anything to say, in {found.steps:,} steps"
     ended = "interrupted" if found.interrupted else "ended"
     if found.asked is None:
         return f"{ended} after {found.steps:,} of {found.asked_steps:,} steps, and nothing fell"

@@ -184,8 +184,8 @@ class _Run:
             except EngineError:
                 fall = found.fall(None)  # the judge says what is the matter with the engine
             ended = judge.ended(fall, short, None, (), shrinks=not self.interrupted)
-        if self.died is not None:
-            ended.notes += (self.died,)
+            if self.died is not None:
+                ended.notes += (self.died,)
         return ended
 
 
@@ -252,6 +252,7 @@ def long_campaign(
             spent,
             counted,
             subject,
+            unable=run.died,
             retried=run.retried,
             taught=known.told if known else None,
         )
