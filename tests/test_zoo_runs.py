@@ -28,6 +28,7 @@ from servecheck.trace.model import TraceError
 from servecheck.trace.read import read_trace
 from servecheck.trace.write import record
 from servecheck.zoo import ENTRIES
+from servecheck.zoo.document import document
 from servecheck.zoo.matrix import Matrix, chosen, matrix
 from servecheck.zoo.rows import (
     INDISTINGUISHABLE,
@@ -246,6 +247,20 @@ def test_a_row_at_length_stays_where_a_shorter_one_of_the_same_run_follows() -> 
     new = evolve(short, strategies="others")
     assert latest([whole, short]) == latest([short, whole]) == {("hit-stays-free", 0): whole}
     assert latest([whole, new]) == {("hit-stays-free", 0): new}
+
+
+def test_the_page_tells_of_an_entry_that_has_no_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given an entry that the properties alone have found, with every seed; then the page says that
+    no program was."""
+    file = tmp_path / "rows.jsonl"
+    for row in kept().values():
+        bare = row.entry == "hit-stays-free"
+        append(file, evolve(row, spec=None, program=None, depth=None) if bare else row)
+    monkeypatch.setattr("servecheck.zoo.document.RESULTS", file)
+    (line,) = (line for line in document().splitlines() if line.startswith("| `hit-stays-free` |"))
+    assert line.endswith(" | not found | not found |")
 
 
 @pytest.mark.parametrize("cut", [1, 30])
