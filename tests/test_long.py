@@ -29,6 +29,7 @@ from servecheck.engines.protocol import SeenPlan, Unsupported
 from servecheck.fuzz import counted as counting
 from servecheck.fuzz import workers
 from servecheck.fuzz.campaign import campaign
+from servecheck.fuzz.corpus import Best, Corpus
 from servecheck.fuzz.counted import Counted
 from servecheck.fuzz.legs import Engines, Orders, Walker
 from servecheck.fuzz.long import Budget, long_campaign
@@ -316,6 +317,22 @@ def alive(process: int) -> bool:
     except OSError:
         return False
     return state.split()[0] != "Z"
+
+
+def test_ctrl_c_while_starts_are_kept_loses_nothing_that_was_found(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a campaign that has found a divergence; when Ctrl-C comes while the corpus is written,
+    then the divergence is told all the same."""
+
+    def pressed(corpus: Corpus, best: Best, seed: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Corpus, "keep", pressed)
+    orders = evolve(SHORT, engines=engine("tests.broken_engines:HeadFirst"))
+    found = long_campaign(orders, Budget(steps=3000), corpus=elsewhere / "corpus")
+    assert found.verdict is Verdict.DIVERGES
+    assert found.interrupted
 
 
 def test_ctrl_c_does_not_wait_for_an_engine_that_hangs(elsewhere: Path) -> None:

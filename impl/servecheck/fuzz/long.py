@@ -230,10 +230,10 @@ def long_campaign(
                 run.here() if jobs < 2 else run.there(jobs)
         except KeyboardInterrupt:
             run.interrupted = True
-        if known is not None:
-            known.keep(run.learned, orders.seed)
         judge = Judge(orders.seed, subject, failures, again, today, still)
         try:
+            if known is not None:
+                known.keep(run.learned, orders.seed)
             ended = run.judged(judge)
         except KeyboardInterrupt:  # what was found is told, though not made smaller
             run.interrupted = True
