@@ -99,6 +99,23 @@ def test_with_more_processes_it_is_the_same_campaign() -> None:
     assert here.checked["OWN-1"] == here.steps
 
 
+def test_what_is_told_of_a_seed_is_the_same_to_the_letter() -> None:
+    """Given two processes in which sets have other orders; then the JSON is the same."""
+    code = (
+        "import json; from tests.test_long import *\n"
+        "print(json.dumps(without_clock(long_campaign(SHORT, Budget(steps=300)))))"
+    )
+    places = os.pathsep.join(map(str, (ROOT, ROOT / "spec", ROOT / "impl")))
+    said = {
+        subprocess.check_output(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONPATH": places, "PYTHONHASHSEED": order},
+        )
+        for order in "12"
+    }
+    assert len(said) == 1
+
+
 def test_another_seed_walks_elsewhere() -> None:
     one, other = (long_campaign(evolve(SHORT, seed=seed), Budget(steps=300)) for seed in (1, 2))
     assert one.moves != other.moves

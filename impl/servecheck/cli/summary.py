@@ -15,6 +15,7 @@ from servecheck.cli.terminal import Part, brief, escaped
 
 if TYPE_CHECKING:
     from servecheck.fuzz.summary import Retried, Seen, Summary, Taught
+    from servecheck.marks import Mark
 
 WIDTH = 80
 STYLES = {
@@ -228,7 +229,12 @@ def _taught_told(found: Taught) -> dict[str, object]:
     }
 
 
+def _named(counted: tuple[Mark, int]) -> str:
+    return counted[0].name
+
+
 def told(found: Summary) -> dict[str, object]:
+    """All of it as JSON, of a seed and steps the same to the letter but for the seconds."""
     from servecheck.tell import tell_config, tell_policy, tell_program
 
     fall, seen = found.fall, found.seen
@@ -244,7 +250,7 @@ def told(found: Summary) -> dict[str, object]:
         "worlds": found.worlds,
         "more_worlds": found.more_worlds,
         "moves": dict(sorted(found.moves.items())),
-        "marks": {mark.name.lower(): count for mark, count in found.marks.items()},
+        "marks": {mark.name.lower(): n for mark, n in sorted(found.marks.items(), key=_named)},
         "marks_missed": [mark.name.lower() for mark in found.missed],
         "marks_not_possible": [mark.name.lower() for mark in found.excluded],
         "checked": dict(sorted(found.checked.items())),
