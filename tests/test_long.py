@@ -264,6 +264,21 @@ def test_a_process_that_dies_is_told() -> None:
     assert next(iter(lines(found)))[1] == f": {found.unable}"
 
 
+class Looks(Deadly):
+    """Takes its process with it while that looks which legs are wanted."""
+
+    def schedule(self) -> SeenPlan:
+        if parent_process() is not None:
+            lock = getattr(workers._worker[-1].wanted, "get_lock", nullcontext)
+            lock().__enter__()
+        return super().schedule()
+
+
+def test_nobody_waits_for_a_process_that_died_while_it_looked() -> None:
+    orders = evolve(SHORT, engines=engine("tests.test_long:Looks"))
+    assert long_campaign(orders, Budget(steps=3000), jobs=2).verdict is Verdict.UNDETERMINED
+
+
 class Tells(FastLoop):
     """Says so when it is asked for its hundredth plan."""
 

@@ -16,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, suppress
 from ctypes import Array, c_bool, c_longlong
 from multiprocessing import active_children, get_context
-from multiprocessing.sharedctypes import RawArray, Synchronized
+from multiprocessing.sharedctypes import RawArray, RawValue, Synchronized
 from multiprocessing.util import Finalize
 from time import monotonic
 
@@ -70,8 +70,9 @@ class _Worker:
     """What a process keeps between its legs."""
 
     orders: Orders
-    wanted: Synchronized[int]
-    """Legs with a higher number are not wanted."""
+    wanted: c_longlong
+    """Legs with a higher number are not wanted. It has no lock: who lowers it would wait for ever
+    for one that was killed while it looked."""
     until: float | None
     walked: Walked
     place: int
@@ -110,7 +111,7 @@ _worker: list[_Worker] = []
 
 def _begin(
     orders: Orders,
-    wanted: Synchronized[int],
+    wanted: c_longlong,
     until: float | None,
     walked: Walked,
     begun: Synchronized[int],
@@ -148,7 +149,8 @@ def everywhere(
         KeyboardInterrupt: also the legs under way are put, as far as they were walked.
     """
     context, others = get_context("spawn"), set(active_children())
-    wanted, begun, walked = context.Value("q", NO_END), context.Value("q", 0), Walked.by(jobs)
+    begun, walked = context.Value("q", 0), Walked.by(jobs)
+    wanted = RawValue(c_longlong, NO_END)
     under_way: set[Future[Leg]] = set()
     given = orders, wanted, until, walked, begun
     with ProcessPoolExecutor(jobs, context, _begin, given) as pool:
