@@ -367,6 +367,21 @@ def test_ctrl_c_while_starts_are_kept_loses_nothing_that_was_found(
     assert found.interrupted
 
 
+def test_ctrl_c_again_and_again_ends_it_at_once(elsewhere: Path) -> None:
+    """Given an engine that hangs in other processes; when somebody presses Ctrl-C three times, then
+    nobody waits for it, and what is known is told all the same; the last one may come when Python
+    is about to end."""
+    os.mkfifo("asked")
+    with checker(elsewhere, "2", "Hangs") as started:
+        Path("asked").read_text(encoding="utf-8")
+        for _ in range(3):
+            started.send_signal(signal.SIGINT)
+            sleep(0.05)
+        out, err = started.communicate(timeout=60)
+    assert started.returncode in (Exit.INTERRUPTED, -signal.SIGINT), err
+    assert json.loads(out)["interrupted"]
+
+
 def test_ctrl_c_does_not_wait_for_an_engine_that_hangs(elsewhere: Path) -> None:
     """It is waited for a little, then its process is ended."""
     os.mkfifo("asked")

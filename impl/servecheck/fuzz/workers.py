@@ -83,6 +83,8 @@ class _Worker:
     walker: Walker | None = None
 
     def leg(self, number: int, steps: int) -> Leg:
+        if number > self.wanted.value:  # not even an engine is made for it
+            return Leg(number, stopped=True)
         if self.walker is None:
             stack = ExitStack()
             made = stack.enter_context(self.orders.engines())
@@ -180,9 +182,14 @@ def everywhere(
             raise
         finally:
             wanted.value = -1
-            for future in wait({f for f in under_way if not f.cancel()}, patience).done:
-                with suppress(BrokenProcessPool):
-                    put(future.result())
-            if patience is not None:
-                for process in set(active_children()) - others:
-                    process.terminate()
+            ended = False
+            try:
+                for future in wait(under_way, patience).done:
+                    with suppress(BrokenProcessPool):
+                        put(future.result())
+                ended = patience is None
+            finally:  # also when somebody interrupts again: Python would wait for them for ever
+                if not ended:
+                    with unheard():
+                        for process in set(active_children()) - others:
+                            process.terminate()

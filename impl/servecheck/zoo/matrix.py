@@ -150,9 +150,10 @@ def _tried(left: Sequence[tuple[str, Plan]], jobs: int) -> Generator[tuple[Row, 
                 yield done.result()
         except BaseException:
             # What is under way can take a minute, and nobody waits for it any more.
-            pool.shutdown(wait=False, cancel_futures=True)
-            for mine in set(active_children()) - others:
-                mine.terminate()
+            with unheard():
+                pool.shutdown(wait=False, cancel_futures=True)
+                for mine in set(active_children()) - others:
+                    mine.terminate()
             raise
 
 
