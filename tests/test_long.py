@@ -29,15 +29,18 @@ from servecheck.engines.protocol import SeenPlan, Unsupported
 from servecheck.fuzz import counted as counting
 from servecheck.fuzz import workers
 from servecheck.fuzz.campaign import campaign
+from servecheck.fuzz.corpus import Best, Corpus
 from servecheck.fuzz.counted import Counted
-from servecheck.fuzz.legs import Engines, Orders
+from servecheck.fuzz.legs import Engines, Orders, Walker
 from servecheck.fuzz.long import Budget, long_campaign
 from servecheck.fuzz.summary import Progress, Summary, Verdict
 from servecheck.fuzz.wander import Wanderer
+from servecheck.fuzz.worlds import anywhere
 from servecheck.lockstep.subject import Subject, parted
 from servecheck.marks import Mark
 from servecheck.trace.read import read_trace
 from servespec import pool as blocks
+from servespec.config import Config
 from servespec.policy import Policy
 from servespec.pool import Blocks, Moved, Pool
 from servespec.properties import PROPERTIES
@@ -94,6 +97,23 @@ def test_with_more_processes_it_is_the_same_campaign() -> None:
     assert without_clock(here) == without_clock(there)
     assert here.checked.keys() == {"OWN-1", "LRU-3"}
     assert here.checked["OWN-1"] == here.steps
+
+
+def test_what_is_told_of_a_seed_is_the_same_to_the_letter() -> None:
+    """Given two processes in which sets have other orders; then the JSON is the same."""
+    code = (
+        "import json; from tests.test_long import *\n"
+        "print(json.dumps(without_clock(long_campaign(SHORT, Budget(steps=300)))))"
+    )
+    places = os.pathsep.join(map(str, (ROOT, ROOT / "spec", ROOT / "impl")))
+    said = {
+        subprocess.check_output(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONPATH": places, "PYTHONHASHSEED": order},
+        )
+        for order in "12"
+    }
+    assert len(said) == 1
 
 
 def test_another_seed_walks_elsewhere() -> None:
@@ -194,6 +214,36 @@ def test_an_engine_that_takes_no_world_is_refused() -> None:
         long_campaign(orders, Budget(steps=300))
 
 
+class Choosy(FastLoop):
+    """It takes a world or two, and then none for a long time."""
+
+    taken = 0
+
+    def __init__(self, config: Config, policy: Policy) -> None:
+        Choosy.taken += 1
+        if 2 < Choosy.taken < 50:
+            raise Unsupported("sizes: none that I take at the moment")
+        super().__init__(config, policy)
+
+
+def test_a_leg_that_finds_no_world_for_long_is_no_reason_to_lose_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Given an engine that takes two worlds and then refuses more in a row than an engine that
+    takes none; when legs of one walk each are walked, then it holds when all steps are walked."""
+    monkeypatch.setattr(counting, "HOPELESS", 3)
+    monkeypatch.setattr(Choosy, "taken", 0)
+    draw, subject = anywhere(), Subject.of(Choosy)
+    walker = Walker(evolve(SHORT, leg=1), subject, draw)
+    legs = [walker.leg(number, 1, lambda number, leg: True) for number in range(4)]
+    assert [leg.counted.runs for leg in legs] == [1] * 4
+    assert [leg.counted.skipped for leg in legs[:2]] == [0, 0]
+    assert legs[2].counted.skipped > counting.HOPELESS
+    monkeypatch.setattr(Choosy, "taken", 2)
+    with pytest.raises(Unsupported):
+        walker.leg(0, 1, lambda number, leg: True)
+
+
 # --- processes ------------------------------------------------------------------------------------
 
 
@@ -210,7 +260,23 @@ def test_a_process_that_dies_is_told() -> None:
     orders = evolve(SHORT, engines=engine("tests.test_long:Deadly"))
     found = long_campaign(orders, Budget(steps=3000), jobs=2)
     assert found.verdict is Verdict.UNDETERMINED
-    assert found.notes == ("a process that walked has died; what it had under way is not known",)
+    assert found.unable == "a process that walked has died; what it had under way is not known"
+    assert next(iter(lines(found)))[1] == f": {found.unable}"
+
+
+class Looks(Deadly):
+    """Takes its process with it while that looks which legs are wanted."""
+
+    def schedule(self) -> SeenPlan:
+        if parent_process() is not None:
+            lock = getattr(workers._worker[-1].wanted, "get_lock", nullcontext)
+            lock().__enter__()
+        return super().schedule()
+
+
+def test_nobody_waits_for_a_process_that_died_while_it_looked() -> None:
+    orders = evolve(SHORT, engines=engine("tests.test_long:Looks"))
+    assert long_campaign(orders, Budget(steps=3000), jobs=2).verdict is Verdict.UNDETERMINED
 
 
 class Tells(FastLoop):
@@ -283,6 +349,37 @@ def alive(process: int) -> bool:
     except OSError:
         return False
     return state.split()[0] != "Z"
+
+
+def test_ctrl_c_while_starts_are_kept_loses_nothing_that_was_found(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a campaign that has found a divergence; when Ctrl-C comes while the corpus is written,
+    then the divergence is told all the same."""
+
+    def pressed(corpus: Corpus, best: Best, seed: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Corpus, "keep", pressed)
+    orders = evolve(SHORT, engines=engine("tests.broken_engines:HeadFirst"))
+    found = long_campaign(orders, Budget(steps=3000), corpus=elsewhere / "corpus")
+    assert found.verdict is Verdict.DIVERGES
+    assert found.interrupted
+
+
+def test_ctrl_c_again_and_again_ends_it_at_once(elsewhere: Path) -> None:
+    """Given an engine that hangs in other processes; when somebody presses Ctrl-C three times, then
+    nobody waits for it, and what is known is told all the same; the last one may come when Python
+    is about to end."""
+    os.mkfifo("asked")
+    with checker(elsewhere, "2", "Hangs") as started:
+        Path("asked").read_text(encoding="utf-8")
+        for _ in range(3):
+            started.send_signal(signal.SIGINT)
+            sleep(0.05)
+        out, err = started.communicate(timeout=60)
+    assert started.returncode in (Exit.INTERRUPTED, -signal.SIGINT), err
+    assert json.loads(out)["interrupted"]
 
 
 def test_ctrl_c_does_not_wait_for_an_engine_that_hangs(elsewhere: Path) -> None:
@@ -402,6 +499,19 @@ def test_walks_do_without_hypothesis() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_what_nobody_asked_does_not_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    """Given a policy under which nobody is preempted; when the specification alone is searched, and
+    only asked what holds of preemptions, then that is undetermined. With an engine beside it
+    something was checked, and so it was with a property that had something to say."""
+    words = ("--steps", "300", "--profile", "RESERVED", "--properties")
+    assert walks(*words, "PRE-1", "--spec-only") == Exit.UNDETERMINED
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("undetermined: no property that was asked had anything to say, in 3")
+    assert "never checked: PRE-1" in out
+    assert walks(*words, "PRE-1,OWN-1", "--spec-only") == Exit.HOLDS
+    assert walks(*words, "PRE-1") == Exit.HOLDS
+
+
 @pytest.mark.parametrize("asked", [(), ("OWN-1", "LRU-3")])
 def test_both_drivers_ask_the_properties_that_are_named(asked: tuple[str, ...]) -> None:
     """Given properties by name, or none; when one driver or the other searches, then these alone
@@ -441,6 +551,11 @@ def test_both_drivers_ask_the_properties_that_are_named(asked: tuple[str, ...]) 
         (
             ("--driver", "walks", "--properties", "LRU-9"),
             "--properties LRU-9: no such property; take all, none, or of LRU-3, LRU-2, LRU-1",
+        ),
+        (
+            ("--properties", "OWN-4, "),
+            "--properties OWN-4, : no such property; take all, none, or of "
+            + ", ".join(PROPERTIES),
         ),
         (
             ("--driver", "walks", "--properties", "none", "--spec-only"),

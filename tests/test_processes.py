@@ -15,15 +15,13 @@ import pytest
 
 from servecheck.cli import main
 from servecheck.cli.terminal import Exit
-from servecheck.processes import insisting
+from servecheck.explore.scopes import ServingScope, named
+from servecheck.explore.search import Limits, search
+from servecheck.processes import deaf, insisting, press, unheard
 
 
 class Thing:
     """What somebody may refer to weakly."""
-
-
-def press() -> None:
-    signal.raise_signal(signal.SIGINT)
 
 
 def insisted(work: Callable[[], object]) -> None:
@@ -70,6 +68,48 @@ def test_what_a_weak_reference_drops_is_raised_again() -> None:
     with pytest.raises(KeyboardInterrupt):
         insisted(things.clear)
     assert watched() is None
+
+
+def test_what_was_dropped_waits_while_processes_are_started() -> None:
+    """Given Ctrl-C that was dropped; when it would be raised again while processes are started,
+    then it is heard when that is done, and not in the middle of it."""
+    done: list[str] = []
+
+    def works() -> None:
+        things = [Thing()]
+        watched = weakref.ref(things[0], lambda gone: press())
+        things.clear()
+        with unheard():
+            deadline = monotonic() + 60
+            while signal.SIGINT not in signal.sigpending() and monotonic() < deadline:
+                sleep(0.01)
+            done.append("started")
+        done.append(str(watched()))
+
+    with pytest.raises(KeyboardInterrupt):
+        insisted(works)
+    assert done == ["started"]
+
+
+def test_processes_of_a_search_are_started_where_ctrl_c_waits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Given a search in two processes; when one begins, then Ctrl-C cannot have come before it is
+    deaf to it."""
+    file = tmp_path / "waits"
+
+    def begins() -> None:
+        waits = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        with file.open("a", encoding="utf-8") as told:
+            told.write(f"{waits}\n")
+        deaf()
+
+    monkeypatch.setattr("servecheck.explore.search.deaf", begins)
+    monkeypatch.setattr("servecheck.explore.search.BATCH", 8)
+    (scope,) = named("serving-tiny/priority")
+    assert isinstance(scope, ServingScope)
+    search(scope.system, limits=Limits(states=100), processes=2)
+    assert file.read_text(encoding="utf-8") == "True\n" * 2
 
 
 def test_what_else_is_dropped_is_told_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

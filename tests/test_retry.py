@@ -20,6 +20,7 @@ from servecheck.fuzz import retry
 from servecheck.fuzz.campaign import Summary, Verdict, campaign
 from servecheck.fuzz.legs import Orders
 from servecheck.fuzz.long import Budget, long_campaign
+from servecheck.trace.model import Verdict as Fell
 from servecheck.trace.write import record
 from servespec.actions import Action, Complete, Output, Schedule, Submit
 from servespec.config import Config
@@ -148,6 +149,34 @@ def test_not_more_are_tried_than_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
     retried = fuzzed(FastLoop).retried
     assert retried is not None
     assert (retried.tried, retried.left) == (2, 1)
+
+
+def test_where_nobody_asks_for_what_fell_it_is_not_tried(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Given programs on which OWN-1 fell, and on which an engine diverged; when another property is
+    asked of the specification alone, then neither is tried, which is told: that they do not fall
+    would say nothing. Whoever asks for OWN-1, or compares an engine, tries them."""
+    for fell in ("OWN-1", "LOCKSTEP"):
+        record(
+            Path("traces/failures") / f"{fell}.jsonl",
+            MACHINE,
+            SERVED,
+            Fell("falls", fell, "it fell"),
+        )
+    words = ["fuzz", "--seconds", "0.2", "--properties"]
+    for options, tried, left in (
+        (["LRU-3", "--spec-only"], 0, 2),
+        (["OWN-1", "--spec-only"], 1, 1),
+        (["LRU-3"], 1, 1),
+        (["all"], 2, 0),
+    ):
+        main([*words, *options, "--json"])
+        retried = json.loads(capsys.readouterr().out)["retried"]
+        assert (retried["tried"], retried["left"]) == (tried, left)
+    main([*words, "LRU-3", "--spec-only"])
+    told = "tried first: 0 programs that once fell, none falls, 2 not tried"
+    assert told in capsys.readouterr().out.splitlines()
 
 
 def test_an_engine_that_dies_of_one_is_told_with_it() -> None:

@@ -574,6 +574,16 @@ def test_only_files_are_listed_and_the_rest_is_told(
     )
 
 
+def test_what_is_taken_away_meanwhile_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a folder from which another run takes a file while it is listed; then it is not
+    told."""
+    (tmp_path / "a.jsonl").write_text("", encoding="utf-8")
+    monkeypatch.setattr(os, "listdir", lambda folder: ["a.jsonl", "gone.jsonl"])
+    assert listed(tmp_path, "*.jsonl") == ((tmp_path / "a.jsonl",), ())
+
+
 def test_a_folder_that_cannot_be_listed_is_told_and_one_that_is_not_there_is_empty(
     tmp_path: Path,
 ) -> None:

@@ -9,10 +9,13 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from fcntl import LOCK_EX, flock
 from itertools import permutations
 from multiprocessing import active_children
 from pathlib import Path
+from threading import Thread
 from time import monotonic, sleep
 
 import pytest
@@ -20,9 +23,12 @@ from attrs import evolve
 
 from servecheck.cli import main
 from servecheck.cli.terminal import Exit
+from servecheck.processes import unheard
+from servecheck.trace.model import TraceError
 from servecheck.trace.read import read_trace
 from servecheck.trace.write import record
 from servecheck.zoo import ENTRIES
+from servecheck.zoo.document import document
 from servecheck.zoo.matrix import Matrix, chosen, matrix
 from servecheck.zoo.rows import (
     INDISTINGUISHABLE,
@@ -110,6 +116,74 @@ def test_of_all_programs_the_shortest_is_kept_whoever_comes_first(tmp_path: Path
     assert read_trace(tmp_path / "last-hit-not-held.jsonl").actions == longer
 
 
+def test_who_keeps_a_program_has_the_folder_for_itself(tmp_path: Path) -> None:
+    """Given somebody who has the folder; when another one keeps a program, then it waits, and looks
+    at what is there only afterwards: the shorter one, which came meanwhile, stays."""
+    entry = ENTRIES["last-hit-not-held"]
+    trace = read_trace(TRACES / "zoo" / "last-hit-not-held.jsonl")
+    longer = (Abort("nobody"), *trace.actions)
+    folder = os.open(tmp_path, os.O_RDONLY)
+    flock(folder, LOCK_EX)
+    other = Thread(target=keep, args=(tmp_path, entry, (trace.machine, longer), 0))
+    other.start()
+    other.join(0.2)
+    assert other.is_alive()
+    record(tmp_path / trace.path.name, trace.machine, trace.actions, seed=1)
+    os.close(folder)
+    other.join(60)
+    assert read_trace(tmp_path / trace.path.name).actions == trace.actions
+
+
+def test_a_program_that_is_not_there_yet_is_found_again(tmp_path: Path) -> None:
+    """Given a run whose rows are kept, and its programs not; when it goes on with a folder for
+    these, then the entry is tried again and the program is there; and then no more."""
+    entries, results = chosen(("last-hit-not-held",)), tmp_path / "rows.jsonl"
+    plan = Plan(actions=500)
+    first = matrix(entries, plan, results=results)
+    new: list[str] = []
+    for _ in range(2):
+        again = evolve(plan, keep=tmp_path / "programs")
+        rows = matrix(entries, again, 1, results, lambda row: new.append(row.entry)).rows
+        assert timeless(rows) == timeless(first.rows)
+    assert new == ["last-hit-not-held"]
+    program = read_trace(tmp_path / "programs" / "last-hit-not-held.jsonl")
+    assert len(program.actions) == rows[0].shortest
+
+
+@pytest.mark.parametrize("made", [os.mkfifo, os.mkdir])
+def test_where_no_program_can_be_kept_none_is_looked_for(
+    made: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """Given a named pipe, or a folder, in the place of a program; when an entry is to be tried,
+    then that is said before anything is; and whoever keeps a program does not wait for the pipe."""
+    path = tmp_path / "last-hit-not-held.jsonl"
+    made(path)
+    with pytest.raises(TraceError, match=r"last-hit-not-held\.jsonl: is no regular file"):
+        matrix(chosen([path.stem]), Plan(actions=10**9, keep=tmp_path))
+    trace = read_trace(TRACES / "zoo" / path.name)
+    with suppress(TraceError):
+        keep(tmp_path, ENTRIES[path.stem], (trace.machine, trace.actions), 0)
+
+
+def test_ctrl_c_while_processes_are_started_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given a run that would take hours in two processes; when Ctrl-C comes while they are started,
+    where it waits, then the run ends and nobody is left behind."""
+
+    @contextmanager
+    def pressed() -> Iterator[None]:
+        with unheard():
+            yield
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("servecheck.zoo.matrix.unheard", pressed)
+    entries = chosen(("hit-stays-free", "let-go-twice"))
+    assert matrix(entries, Plan(actions=10**9), 2) == Matrix((), True)
+    deadline = monotonic() + 30
+    while active_children() and monotonic() < deadline:
+        sleep(0.05)
+    assert active_children() == []
+
+
 def test_the_property_that_must_fall_is_asked_alone() -> None:
     """Given a fault of which OWN-1 falls first, and OWN-2 is expected; when no other property is
     asked, then OWN-2 falls as well, and not before."""
@@ -173,6 +247,20 @@ def test_a_row_at_length_stays_where_a_shorter_one_of_the_same_run_follows() -> 
     new = evolve(short, strategies="others")
     assert latest([whole, short]) == latest([short, whole]) == {("hit-stays-free", 0): whole}
     assert latest([whole, new]) == {("hit-stays-free", 0): new}
+
+
+def test_the_page_tells_of_an_entry_that_has_no_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given an entry that the properties alone have found, with every seed; then the page says that
+    no program was."""
+    file = tmp_path / "rows.jsonl"
+    for row in kept().values():
+        bare = row.entry == "hit-stays-free"
+        append(file, evolve(row, spec=None, program=None, depth=None) if bare else row)
+    monkeypatch.setattr("servecheck.zoo.document.RESULTS", file)
+    (line,) = (line for line in document().splitlines() if line.startswith("| `hit-stays-free` |"))
+    assert line.endswith(" | not found | not found |")
 
 
 @pytest.mark.parametrize("cut", [1, 30])

@@ -9,7 +9,8 @@ end too.
 
 The one that answers has to hear it in spite of Python. What is raised where nobody can catch it, in
 a callback of the garbage collector (Hypothesis has one) or of a weak reference (the specification's
-chains have them), Python tells and drops; so Ctrl-C that is dropped is raised again.
+chains have them), Python tells and drops; so Ctrl-C that is dropped is raised again, as a signal,
+which waits where Ctrl-C does.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from contextlib import contextmanager
 from multiprocessing import parent_process, resource_tracker
 from threading import Thread, current_thread, main_thread
 from types import FrameType
-from typing import NoReturn
 
 AGAIN = 0.1
 """Seconds after which Ctrl-C that was dropped is raised again."""
@@ -79,5 +79,12 @@ def insisting() -> Iterator[None]:
         signal.signal(signal.SIGALRM, alarm)
 
 
-def _raised(number: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
+def press() -> None:
+    """Let this process hear Ctrl-C."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script
+        raise KeyboardInterrupt
+    signal.raise_signal(signal.SIGINT)
+
+
+def _raised(number: int, frame: FrameType | None) -> None:
+    press()

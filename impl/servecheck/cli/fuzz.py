@@ -107,7 +107,8 @@ def command(
     in traces/failures is tried first.
     Exit code 0: the time was spent and nothing else fell; 1: something did, and the smallest
     program found is shown and written to traces/failures; 2: the engine cannot be checked;
-    3: the engine is gone, or was let go at a known deviation, or does not do the same twice;
+    3: the engine is gone, or was let go at a known deviation, or does not do the same twice, or
+    nothing was checked;
     130: it was interrupted before anything fell, and what is known so far is shown.
     """
     from servecheck.cli.engines import subject_of
@@ -227,8 +228,8 @@ def _properties(given: str | None, spec_only: bool) -> tuple[str, ...]:
         if name not in PROPERTIES:
             near = get_close_matches(name, PROPERTIES, n=3, cutoff=0.3) or tuple(PROPERTIES)
             raise BadInput(
-                f"--properties {escaped(name)}: no such property; take all, none, or of "
-                f"{', '.join(near)}"
+                f"--properties {escaped(name or str(given))}: no such property; take all, none, "
+                f"or of {', '.join(near)}"
             )
     return tuple(name for name in PROPERTIES if name in named)
 

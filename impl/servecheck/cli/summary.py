@@ -15,6 +15,7 @@ from servecheck.cli.terminal import Part, brief, escaped
 
 if TYPE_CHECKING:
     from servecheck.fuzz.summary import Retried, Seen, Summary, Taught
+    from servecheck.marks import Mark
 
 WIDTH = 80
 STYLES = {
@@ -66,8 +67,8 @@ def lines(found: Summary) -> Iterator[Line]:
 
 def _retried(found: Retried) -> Iterator[str]:
     """What came of programs that once fell."""
-    if found.tried:
-        programs = f"{found.tried:,} program{'s' if found.tried > 1 else ''} that once fell"
+    if found.tried or found.left:
+        programs = f"{found.tried:,} program{'' if found.tried == 1 else 's'} that once fell"
         came = "none falls" if found.fell is None else "and one falls"
         unfit = f", {found.unfit:,} not for this engine" if found.unfit else ""
         left = f", {found.left:,} not tried" if found.left else ""
@@ -143,6 +144,8 @@ def why(found: Summary) -> str:
             return "nothing else fell, and the engine was let go at a known deviation"
         case "undetermined" if found.notes:
             return "the engine is gone, and had not diverged"
+        case "undetermined" if found.runs and found.said_nothing and not found.interrupted:
+            return f"no property that was asked had anything to say, in {found.steps:,} steps"
     ended = "interrupted" if found.interrupted else "ended"
     if found.asked is None:
         return f"{ended} after {found.steps:,} of {found.asked_steps:,} steps, and nothing fell"
@@ -226,7 +229,12 @@ def _taught_told(found: Taught) -> dict[str, object]:
     }
 
 
+def _named(counted: tuple[Mark, int]) -> str:
+    return counted[0].name
+
+
 def told(found: Summary) -> dict[str, object]:
+    """All of it as JSON, of a seed and steps the same to the letter but for the seconds."""
     from servecheck.tell import tell_config, tell_policy, tell_program
 
     fall, seen = found.fall, found.seen
@@ -242,7 +250,7 @@ def told(found: Summary) -> dict[str, object]:
         "worlds": found.worlds,
         "more_worlds": found.more_worlds,
         "moves": dict(sorted(found.moves.items())),
-        "marks": {mark.name.lower(): count for mark, count in found.marks.items()},
+        "marks": {mark.name.lower(): n for mark, n in sorted(found.marks.items(), key=_named)},
         "marks_missed": [mark.name.lower() for mark in found.missed],
         "marks_not_possible": [mark.name.lower() for mark in found.excluded],
         "checked": dict(sorted(found.checked.items())),

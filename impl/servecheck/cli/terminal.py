@@ -262,6 +262,6 @@ def ending_when_asked() -> Iterator[None]:
 
 
 def _asked_to_end(number: int, frame: FrameType | None) -> None:
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script
-        raise KeyboardInterrupt
-    signal.raise_signal(signal.SIGINT)
+    from servecheck.processes import press
+
+    press()

@@ -30,7 +30,7 @@ from typing import Generic, Protocol, TypeVar, cast
 from attrs import define, field, frozen
 
 from servecheck.explore.system import Moved, System
-from servecheck.processes import deaf
+from servecheck.processes import deaf, unheard
 from servespec.errors import SpecError
 
 S = TypeVar("S", bound=Hashable)
@@ -265,7 +265,9 @@ def _everywhere(
         yield from here(batches, first)
         return
     starts = [first + sum(map(len, batches[:i])) for i in range(len(batches))]
-    yield from cast(Iterator[_Expanded[K]], pool.map(_expand_here, batches, starts))
+    with unheard():
+        found = pool.map(_expand_here, batches, starts)
+    yield from cast(Iterator[_Expanded[K]], found)
 
 
 @define

@@ -77,7 +77,7 @@ class Walker:
         """Walk so many steps, or a few more: a walk is not cut.
 
         Raises:
-            Unsupported: the engine takes none of the worlds that are drawn.
+            Unsupported: the engine takes none of the worlds that are drawn for the first leg.
         """
         made, leg, orders = self.subject, Leg(number), self.orders
         subject = None if made is None else Subject(made.start, made.deviations, made.capabilities)
@@ -125,7 +125,8 @@ class _Walks:
             )
             wanderer.go(self.orders.moves)
         except Unsupported:
-            if leg.counted.skip():
+            # The first leg says for all whether the engine takes any: a later one had bad luck.
+            if leg.counted.skip() and leg.number == 0:
                 raise
             return
         except PropertyFell as fall:

@@ -184,8 +184,8 @@ class _Run:
             except EngineError:
                 fall = found.fall(None)  # the judge says what is the matter with the engine
             ended = judge.ended(fall, short, None, (), shrinks=not self.interrupted)
-        if self.died is not None:
-            ended.notes += (self.died,)
+            if self.died is not None:
+                ended.notes += (self.died,)
         return ended
 
 
@@ -230,10 +230,10 @@ def long_campaign(
                 run.here() if jobs < 2 else run.there(jobs)
         except KeyboardInterrupt:
             run.interrupted = True
-        if known is not None:
-            known.keep(run.learned, orders.seed)
         judge = Judge(orders.seed, subject, failures, again, today, still)
         try:
+            if known is not None:
+                known.keep(run.learned, orders.seed)
             ended = run.judged(judge)
         except KeyboardInterrupt:  # what was found is told, though not made smaller
             run.interrupted = True
@@ -252,6 +252,7 @@ def long_campaign(
             spent,
             counted,
             subject,
+            unable=run.died,
             retried=run.retried,
             taught=known.told if known else None,
         )

@@ -5,7 +5,8 @@ failures. The next campaign begins with what lies there: whoever has mended a fa
 and whoever has not is not kept waiting. A program that another engine has left is as good as any;
 one that this engine cannot have is passed over. What is no trace, or no file, or a program that the
 specification no longer carries out, is told and passed over, so nothing that lies in the folder
-keeps a search from going on. Nothing of this is counted with the search, which is the same with
+keeps a search from going on. If only what nobody asks for now fell on it, it is not tried: that it
+does not fall would say nothing. Nothing of this is counted with the search, which is the same with
 and without.
 
     folder ──▶ retry ──▶ run_again ──▶ Retrial ──▶ judged like what is found
@@ -14,7 +15,7 @@ and without.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from time import monotonic
 
@@ -29,6 +30,7 @@ from servecheck.fuzz.summary import Retried, Spent, Summary, summarised
 from servecheck.fuzz.tell import PropertyFell
 from servecheck.fuzz.walk import Walk
 from servecheck.lockstep.follow import Follower
+from servecheck.lockstep.report import LOCKSTEP
 from servecheck.lockstep.shown import shown
 from servecheck.lockstep.subject import Subject
 from servecheck.trace.model import Trace, TraceError
@@ -91,16 +93,20 @@ def retry(
     Raises:
         Gone: the engine is gone.
     """
-    retried = Retried()
+    retried, properties = Retried(), tuple(properties)
+    names = frozenset(asked.id for asked in properties)
     files, retried.useless = listed(folder, "*.jsonl")
     # What is compared here is not the search's, unless it takes the place of one.
     mine = subject and Subject(subject.start, subject.deviations, subject.capabilities)
     for number, file in enumerate(files):
         if number >= MOST or not goes_on():
-            retried.left = len(files) - number
+            retried.left += len(files) - number
             break
         try:
             trace = read_trace(file)
+            if not _asked(trace, names, mine is not None):
+                retried.left += 1
+                continue
             follower: Follower | None = None if mine is None else beside(mine, trace.machine)
             found = run_again(Walk(trace.machine, properties, follower=follower), trace)
         except TraceError as error:
@@ -124,6 +130,14 @@ def retry(
         retried.tried += found.unable is None
         retried.unfit += found.unable is not None
     return Retrial(retried)
+
+
+def _asked(trace: Trace, names: Collection[str], compared: bool) -> bool:
+    """What fell then can fall now."""
+    fell = None if trace.verdict is None else trace.verdict.property
+    if fell == LOCKSTEP:
+        return compared
+    return fell not in PROPERTIES or fell in names
 
 
 def rerun(

@@ -3,7 +3,8 @@
 Theory of operation. Whoever searches counts (`servecheck.fuzz.counted`), whoever judges says how it
 ended (`Ended`); `summarised` puts both together. A mark that was not reached is a gap only if the
 sizes and choices of some run allow it, and a property whose antecedent was never true was not
-really asked. What is here is told by `servecheck.cli.summary` and is the same whoever searched.
+really asked: where that is so of all, and no engine was compared, nothing holds by it. What is here
+is told by `servecheck.cli.summary` and is the same whoever searched.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Collection
 from enum import Enum
 from pathlib import Path
 
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 
 from servecheck.engines.protocol import Capabilities
 from servecheck.fuzz.counted import Counted
@@ -81,7 +82,7 @@ class Retried:
     useless: tuple[str, ...] = ()
     """Files that are no trace, or none that is legal: what is wrong with each."""
     left: int = 0
-    """Those that were not tried."""
+    """Those that were not tried: there was no time, or nobody asks for what fell."""
 
 
 @define
@@ -133,7 +134,7 @@ class Summary:
     notes: tuple[str, ...] = ()
     """Why it is undetermined, nondeterministic or stale, as far as there is more to say."""
     unable: str | None = None
-    """Why the engine went no further, if it could not do what the program asks for."""
+    """Why it went no further: the engine cannot do what the program asks for, or a process died."""
     asked_steps: int | None = None
     """Steps that the campaign was to take, if it was to take steps."""
     unasked: tuple[str, ...] = ()
@@ -149,6 +150,11 @@ class Summary:
     def lockstep_only(self) -> bool:
         """No property was asked: the engine was compared, and that was all."""
         return len(self.unasked) == len(PROPERTIES)
+
+    @property
+    def said_nothing(self) -> bool:
+        """No engine was compared, and no property that was asked had anything to say."""
+        return self.seen is None and not any(self.checked.values())
 
     @property
     def speed(self) -> float:
@@ -201,9 +207,9 @@ def summarised(
     retried: Retried | None = None,
     taught: Taught | None = None,
 ) -> Summary:
-    """The summary of a campaign."""
+    """The summary of a campaign. It holds by something that was checked, or is undetermined."""
     silent = [mark for mark in Mark if not counts.marks[mark]]
-    return Summary(
+    found = Summary(
         verdict=ended.verdict,
         seed=spent.seed,
         asked=spent.asked,
@@ -231,6 +237,9 @@ def summarised(
         retried=retried,
         taught=taught,
     )
+    if found.verdict is Verdict.HOLDS and found.said_nothing:
+        return evolve(found, verdict=Verdict.UNDETERMINED)
+    return found
 
 
 def _seen(subject: Subject) -> Seen | None:

@@ -16,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, suppress
 from ctypes import Array, c_bool, c_longlong
 from multiprocessing import active_children, get_context
-from multiprocessing.sharedctypes import RawArray, Synchronized
+from multiprocessing.sharedctypes import RawArray, RawValue, Synchronized
 from multiprocessing.util import Finalize
 from time import monotonic
 
@@ -70,8 +70,9 @@ class _Worker:
     """What a process keeps between its legs."""
 
     orders: Orders
-    wanted: Synchronized[int]
-    """Legs with a higher number are not wanted."""
+    wanted: c_longlong
+    """Legs with a higher number are not wanted. It has no lock: who lowers it would wait for ever
+    for one that was killed while it looked."""
     until: float | None
     walked: Walked
     place: int
@@ -82,6 +83,8 @@ class _Worker:
     walker: Walker | None = None
 
     def leg(self, number: int, steps: int) -> Leg:
+        if number > self.wanted.value:  # not even an engine is made for it
+            return Leg(number, stopped=True)
         if self.walker is None:
             stack = ExitStack()
             made = stack.enter_context(self.orders.engines())
@@ -110,7 +113,7 @@ _worker: list[_Worker] = []
 
 def _begin(
     orders: Orders,
-    wanted: Synchronized[int],
+    wanted: c_longlong,
     until: float | None,
     walked: Walked,
     begun: Synchronized[int],
@@ -148,7 +151,8 @@ def everywhere(
         KeyboardInterrupt: also the legs under way are put, as far as they were walked.
     """
     context, others = get_context("spawn"), set(active_children())
-    wanted, begun, walked = context.Value("q", NO_END), context.Value("q", 0), Walked.by(jobs)
+    begun, walked = context.Value("q", 0), Walked.by(jobs)
+    wanted = RawValue(c_longlong, NO_END)
     under_way: set[Future[Leg]] = set()
     given = orders, wanted, until, walked, begun
     with ProcessPoolExecutor(jobs, context, _begin, given) as pool:
@@ -161,8 +165,7 @@ def everywhere(
                     if number > min(wanted.value, NO_END - 1):
                         break
                     with unheard():
-                        future = pool.submit(_leg, number, steps)
-                    under_way.add(future)
+                        under_way.add(pool.submit(_leg, number, steps))
                 if not under_way:
                     return
                 done, _ = wait(under_way, LOOK, FIRST_COMPLETED)
@@ -179,9 +182,14 @@ def everywhere(
             raise
         finally:
             wanted.value = -1
-            for future in wait({f for f in under_way if not f.cancel()}, patience).done:
-                with suppress(BrokenProcessPool):
-                    put(future.result())
-            if patience is not None:
-                for process in set(active_children()) - others:
-                    process.terminate()
+            ended = False
+            try:
+                for future in wait(under_way, patience).done:
+                    with suppress(BrokenProcessPool):
+                        put(future.result())
+                ended = patience is None
+            finally:  # also when somebody interrupts again: Python would wait for them for ever
+                if not ended:
+                    with unheard():
+                        for process in set(active_children()) - others:
+                            process.terminate()

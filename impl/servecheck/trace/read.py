@@ -69,7 +69,7 @@ def listed(folder: Path, pattern: str) -> tuple[tuple[Path, ...], tuple[str, ...
         file = folder / name
         if os.path.isfile(file):
             files.append(file)
-        else:
+        elif os.path.lexists(file):  # another run may have taken it away meanwhile
             wrong = TraceError(file, None, None, "is no regular file", "take it out of the folder")
             useless.append(str(wrong))
     return tuple(files), tuple(useless)

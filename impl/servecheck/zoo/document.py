@@ -192,7 +192,7 @@ def _cells(rows: Sequence[Row]) -> str:
             f"{_must(row)}, {_cost(None if must is None else must.steps)}",
             "" if row.golden is None else row.golden.by,
             _cost(spread(mine.program for mine in rows if mine.program is not None).middle),
-            _cost(min(mine.shortest for mine in rows if mine.shortest is not None)),
+            _cost(min((r.shortest for r in rows if r.shortest is not None), default=None)),
         )
     )
 

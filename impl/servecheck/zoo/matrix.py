@@ -3,8 +3,10 @@
 Theory of operation. Entries do not know of each other, nor do seeds, so each pair is tried in
 whatever process is free; rows come back by seed, in the order of the zoo. What does not depend on
 chance is tried with the first seed only, and so is an entry that is said to be masked: there search
-has the last word. Each row is kept as it comes (`rows`), so a run that is stopped loses the pairs
-that were under way, and nothing else. Ctrl-C ends the run with the rows so far.
+has the last word. Each row is kept as it comes (`rows`), its program before it, so a run that is
+stopped loses the pairs that were under way, and nothing else. A pair that has a row is tried again
+only where a program is asked for and the entry has none yet. Ctrl-C ends the run with the rows so
+far.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from servecheck.zoo import ENTRIES, SUBJECTS, Entry
 from servecheck.zoo.keys import change_of, hashes, strategies_of
 from servecheck.zoo.rows import MISSED, Pair, Row, append, latest, read_rows, ready
 from servecheck.zoo.run import Plan, try_entry
-from servecheck.zoo.shortest import Program, keep
+from servecheck.zoo.shortest import Program, keep, place
 
 Show = Callable[[Row], None]
 """Is told of a row when it is there."""
@@ -75,11 +77,11 @@ def matrix(
         ready(results)
         known = _known(results, plan)
     if plan.keep is not None:
-        _made(plan.keep)
+        _made(plan.keep, entries)
     rows: dict[Pair, Row] = {}
     for pair, asked in wanted.items():
         row = known.get(pair)
-        if row is not None and (asked.chance_only or not row.chance_only):
+        if row is not None and (asked.chance_only or not row.chance_only) and _whole(row, plan):
             rows[pair] = row
     left = [(name, asked) for (name, seed), asked in wanted.items() if (name, seed) not in rows]
     interrupted = False
@@ -107,8 +109,13 @@ def _known(results: Path, plan: Plan) -> dict[Pair, Row]:
     return latest(row for row in rows if changes.get(row.entry) == row.change)
 
 
-def _made(folder: Path) -> None:
-    """The folder for programs, before a minute is spent on the first."""
+def _whole(row: Row, plan: Plan) -> bool:
+    """The program of a row was kept too, if somebody wants it."""
+    return plan.keep is None or row.program is None or place(plan.keep, row.entry).is_file()
+
+
+def _made(folder: Path, entries: Iterable[Entry]) -> None:
+    """The folder for programs, and room for each in it, before a minute is spent on the first."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not access(folder, W_OK | X_OK):
@@ -116,6 +123,9 @@ def _made(folder: Path) -> None:
     except OSError as error:
         why = f"is no folder that can be written to ({error.strerror or error})"
         raise TraceError(folder, None, None, why, "name another folder") from None
+    for path in (place(folder, entry.id) for entry in entries):
+        if path.exists() and not path.is_file():
+            raise TraceError(path, None, None, "is no regular file", "take it out of the folder")
 
 
 # --- processes -----------------------------------------------------------------------------------
@@ -133,16 +143,17 @@ def _tried(left: Sequence[tuple[str, Plan]], jobs: int) -> Generator[tuple[Row, 
         return
     others = set(active_children())
     with ProcessPoolExecutor(jobs, get_context("spawn"), deaf) as pool:
-        with unheard():
-            waiting = [pool.submit(tried, name, plan) for name, plan in left]
         try:
+            with unheard():
+                waiting = [pool.submit(tried, name, plan) for name, plan in left]
             for done in as_completed(waiting):
                 yield done.result()
         except BaseException:
             # What is under way can take a minute, and nobody waits for it any more.
-            pool.shutdown(wait=False, cancel_futures=True)
-            for mine in set(active_children()) - others:
-                mine.terminate()
+            with unheard():
+                pool.shutdown(wait=False, cancel_futures=True)
+                for mine in set(active_children()) - others:
+                    mine.terminate()
             raise
 
 

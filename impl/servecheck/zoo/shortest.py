@@ -2,14 +2,19 @@
 
 Theory of operation. Each seed comes to a program of its own, and some are shorter than others. The
 folder has one trace an entry, which gives way to a shorter one, or to one as short of a smaller
-seed; so what it has in the end does not depend on the order in which they came. A trace along
-which the entry no longer parts from the specification gives way to any.
+seed; so what it has in the end does not depend on the order in which they came. Who looks and
+writes has the folder for itself, so runs may share it. A trace along which the entry no longer
+parts from the specification gives way to any.
 
     Parted, seed ──keep──▶ FOLDER/ENTRY.jsonl
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 
 from servecheck.engines.protocol import EngineError
@@ -33,15 +38,34 @@ def keep(folder: Path, entry: Entry, program: Program, seed: int) -> None:
     Raises:
         TraceError: it cannot be written.
     """
-    path = folder / f"{entry.id}.jsonl"
+    path = place(folder, entry.id)
     machine, actions = program
-    known = _known(path, entry)
-    if known is None or (len(actions), seed) < known:
-        replace(path, machine, actions, Verdict("holds"), seed=seed)
+    with _alone(folder):
+        known = _known(path, entry)
+        if known is None or (len(actions), seed) < known:
+            replace(path, machine, actions, Verdict("holds"), seed=seed)
+
+
+def place(folder: Path, entry_id: str) -> Path:
+    """Where the program of an entry is kept."""
+    return folder / f"{entry_id}.jsonl"
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """No other run looks into the folder meanwhile, if it can be locked."""
+    with ExitStack() as opened:
+        with suppress(OSError):
+            lock = os.open(folder, os.O_RDONLY)
+            opened.callback(os.close, lock)
+            flock(lock, LOCK_EX)
+        yield
 
 
 def _known(path: Path, entry: Entry) -> tuple[int, int] | None:
     """Actions and seed of what is there, if it shows the fault."""
+    if not path.is_file():  # whoever opens a named pipe waits for ever
+        return None
     try:
         trace = read_trace(path)
         found = parted(subject_of(entry), trace.machine, trace.actions)
