@@ -218,6 +218,19 @@ AXES = {
         aborts=False,
         live=3,
     ),
+    "seats-end": Axis(
+        "one gives way, and somebody else takes its seat, which is the last",
+        evolve(
+            VLLM_0_33,
+            readmission=Readmission.TAIL,
+            after_preemption=AfterPreemption.GO_ON,
+        ),
+        (kind("0", 2),),
+        Config(4, 1, 4, 4, 2),
+        aborts=False,
+        live=3,
+        seats=2,
+    ),
     "last-of-priority": Axis(
         "the queue is ordered by priority, victims are the last admitted",
         evolve(prioritised(VLLM_0_33), victim=Victim.LAST_ADMITTED, admission=Admission.STEP),
