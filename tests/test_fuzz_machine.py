@@ -270,8 +270,8 @@ FAULTS = {
 def test_hypothesis_finds_a_fault_and_it_is_made_small(
     verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hypothesis shrinks its own choices, which are moves of several actions; what is left is
-    shrunk action by action, as a campaign does."""
+    """Given a fault, and one world; Hypothesis shrinks its own choices, which are moves of several
+    actions; what is left is shrunk action by action, as a campaign does."""
     fault, properties, most = FAULTS[verb]
     monkeypatch.setattr(blocks, verb, fault)
     quick = settings(
@@ -283,8 +283,9 @@ def test_hypothesis_finds_a_fault_and_it_is_made_small(
         stateful_step_count=12,
         suppress_health_check=list(HealthCheck),
     )
+    machine = machine_class(Config(6, 2, 9, 8, 3), VLLM_0_33)
     with pytest.raises(PropertyFell) as caught:
-        run_state_machine_as_test(seed(1)(machine_class()), settings=quick)
+        run_state_machine_as_test(seed(1)(machine), settings=quick)
     fall = shrunk(caught.value)
     print(caught.value, fall, sep="\n")
     assert fall.property_id == caught.value.property_id
