@@ -29,7 +29,7 @@ SILENT = 8
 """Moves are left out of a walk by a chance of so many tenths, less one, at most."""
 PARTS = (2, 1, 4, 2)
 """A walk is as long as it may be, or one of these parts of it: the shorter, the more worlds."""
-BACK = 4
+GUIDED = 4
 """One walk in so many goes the way of an earlier one, if there is a guide: twice as many reach rare
 situations later, since they are fewer that find new ones."""
 BETWEEN = 2
@@ -57,7 +57,7 @@ class Wanderer:
         self._silent = SILENT if swarm else 1
         self._chance = Seeded(seed)
         self._start: Start | None = None
-        back = guide is not None and not self._chance.below(BACK)
+        back = guide is not None and not self._chance.below(GUIDED)
         start = guide.offer(self._chance) if guide and back else None
         if start is not None:
             # The world may have moved to where the engine does not go along.

@@ -6,10 +6,7 @@ from collections.abc import Iterator
 
 from servecheck.marks.mark import Mark, having
 from servespec.chain import Namespace
-from servespec.events import (
-    BlockRemoved,
-    BlockStored,
-)
+from servespec.events import BlockRemoved, BlockStored
 from servespec.properties.books import Moment
 
 

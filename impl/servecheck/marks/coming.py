@@ -7,19 +7,9 @@ from collections.abc import Iterator
 from servecheck.marks.mark import Mark, having
 from servespec.actions import Submit
 from servespec.config import usable_blocks
-from servespec.events import (
-    CacheCleared,
-    Preempted,
-    Refused,
-    Submitted,
-)
-from servespec.machine import (
-    Abort,
-    fits_alone,
-)
-from servespec.policy import (
-    Memory,
-)
+from servespec.events import CacheCleared, Preempted, Refused, Submitted
+from servespec.machine import Abort, fits_alone
+from servespec.policy import Memory
 from servespec.properties.base import Step
 
 

@@ -31,9 +31,7 @@ from servecheck.marks.needs import (
     Needs,
 )
 from servespec.config import Config
-from servespec.events import (
-    Reason,
-)
+from servespec.events import Reason
 from servespec.policy import (
     AfterPreemption,
     Batching,

@@ -6,17 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from servecheck.marks.blocks import storing
 from servecheck.marks.mark import Mark, having
-from servespec.events import (
-    BlockStored,
-    Delivered,
-    Event,
-    Finished,
-    Reason,
-)
-from servespec.machine import (
-    Complete,
-    acceptable,
-)
+from servespec.events import BlockStored, Delivered, Event, Finished, Reason
+from servespec.machine import Complete, acceptable
 from servespec.properties.base import Step
 from servespec.properties.folded import folded
 
