@@ -26,6 +26,7 @@ from servecheck.trace.model import Trace, Verdict
 from servecheck.trace.read import read_trace
 from servecheck.trace.replay import replay_trace
 from servecheck.trace.write import record
+from servecheck.zoo.document import RESULTS, rows_of
 from servespec.actions import Abort, Action, Complete, Discard, Output, Schedule, Submit
 from servespec.config import Config
 from servespec.machine import Machine
@@ -228,6 +229,39 @@ def test_the_fast_engine_alone_does_the_committed_traces(
     out = capsys.readouterr().out
     assert f"sharing.jsonl: fast {__version__} does 10 of 10 actions as recorded; " in out
     assert ("events and digest of the whole state" in out) == (words == ())
+
+
+@pytest.mark.parametrize(
+    "entry", ["hit-stays-free", "last-hit-not-held", "parents-first", "new-blocks-not-drained"]
+)
+def test_a_planted_fault_alone_is_seen_where_the_zoo_says_that_it_was_recorded(
+    entry: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Given faults that show in what the engine tells, or in its state between two snapshots; when
+    an engine with one goes along a golden trace alone, then events and digests part, as they do in
+    the zoo."""
+    row = rows_of(RESULTS)[entry]
+    assert row.golden is not None
+    assert row.golden.by == "golden/sharing"
+    words = ["replay", str(GOLDEN), "--engine", f"zoo:{entry}", "--alone", "--json"]
+    assert main(words) == Exit.FALLS
+    told = json.loads(capsys.readouterr().out)["traces"][0]
+    assert told["engine"]["name"] == f"zoo:{entry}"
+    assert told["agreed"] == row.golden.steps - 1
+
+
+def test_who_names_the_engine_is_not_told_to_name_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Given a trace on which an engine parted; when it is replayed along the specification alone,
+    then that is said; with the engine beside it, it is not."""
+    story = read_trace(ROOT / "traces" / "zoo" / "joined-up.jsonl")
+    known = Verdict("falls", "LOCKSTEP", "it parted")
+    record(tmp_path / "a.jsonl", story.machine, story.actions, known)
+    assert main(["replay", "a.jsonl"]) == Exit.HOLDS
+    assert "this is the specification alone" in capsys.readouterr().out
+    assert main(["replay", "a.jsonl", "--engine", "zoo:joined-up"]) == Exit.FALLS
+    assert "this is the specification alone" not in capsys.readouterr().out
 
 
 def test_the_fast_engine_beside_the_specification(capsys: pytest.CaptureFixture[str]) -> None:

@@ -152,6 +152,15 @@ def test_smaller_blocks_take_the_run_with_them() -> None:
     assert change((Submit("a", (1, 2, 3, 4, 5, 6), 1),)) == (Submit("a", (1, 5), 1),)
 
 
+def test_a_size_stays_of_its_kind() -> None:
+    """Given a watermark, which is a part, when it is made smaller, then it is 0.0 and not 0: the
+    same failure is written alike however it was come to."""
+    machine = Machine(Config(9, 2, 8, 8, 2, watermark=0.2), VLLM_0_33)
+    watermarks = [smaller.config.watermark for smaller, _ in smaller_machines(machine)]
+    assert {0.0, 0.2} == set(watermarks)
+    assert {type(watermark) for watermark in watermarks} == {float}
+
+
 def test_a_budget_that_holds_a_prompt_saves_passes() -> None:
     """A prompt of 4 blocks, read 2 tokens a pass, until the pool has no block left."""
 

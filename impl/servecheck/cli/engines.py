@@ -19,6 +19,7 @@ from servecheck.cli.terminal import BadInput, escaped
 
 if TYPE_CHECKING:
     from servecheck.engines.protocol import AnyEngine, EngineFactory, Level
+    from servecheck.engines.whole import MakeWhole
     from servecheck.lockstep.deviations import Deviation
     from servecheck.lockstep.subject import Subject
     from servespec.config import Config
@@ -93,6 +94,17 @@ def factory_of(engine: str, level: Level | None) -> EngineFactory:
 
         return VllmPool if level is Level.POOL else VllmLoop
     return _imported(engine)
+
+
+def fast_engine(name: str | None) -> MakeWhole | None:
+    """The fast engine, or one with a fault, where its whole state and its events are asked for;
+    None: the name is of another engine."""
+    from servecheck.engines.whole import FastWhole
+    from servecheck.zoo import ENTRIES
+
+    if name is None or not name.startswith(ZOO):
+        return FastWhole if name == "fast" else None
+    return ENTRIES[name.removeprefix(ZOO)].whole()
 
 
 def _planted(engine: str, deviations: tuple[Deviation, ...], level: Level | None) -> Subject:

@@ -22,6 +22,7 @@ from attrs import frozen
 from servecheck.cli.terminal import BadInput, Exit, Part, brief, escaped, say, say_json, width
 
 if TYPE_CHECKING:
+    from servecheck.engines.whole import MakeWhole
     from servecheck.fuzz.summary import Summary
     from servecheck.lockstep.alone import Alone
     from servecheck.lockstep.subject import Subject
@@ -113,13 +114,14 @@ def _running(words: Words) -> Iterator[Runs]:
         raise BadInput("--alone, --level and --deviations are about an engine; name it by --engine")
     if words.alone and words.deviations is not None:
         raise BadInput("--deviations are from the specification; they do not go with --alone")
-    from servecheck.cli.engines import subject_of
+    from servecheck.cli.engines import fast_engine, subject_of
     from servecheck.cli.fuzz import read_register
 
     known = () if words.alone else read_register(words.deviations)
     with subject_of(words.engine, words.command, words.level, known) as subject:
-        if words.alone and words.engine == "fast" and words.level is None:
-            yield _by_fast_engine
+        whole = None if words.level is not None else fast_engine(words.engine)
+        if words.alone and whole is not None:
+            yield lambda trace: _by_fast_engine(trace, words.engine or "fast", whole)
         elif words.alone:
             yield lambda trace: _by_engine(subject, trace)
         else:
@@ -129,13 +131,13 @@ def _running(words: Words) -> Iterator[Runs]:
 # --- the specification ----------------------------------------------------------------------
 
 
-def _by_spec(trace: Trace) -> Outcome:
+def _by_spec(trace: Trace, beside: bool = False) -> Outcome:
     from servecheck.lockstep.report import LOCKSTEP
     from servecheck.trace.replay import replay_trace
 
     report = replay_trace(trace)
     lines = list(_spec_lines(trace, report))
-    if trace.verdict is not None and trace.verdict.property == LOCKSTEP:
+    if not beside and trace.verdict is not None and trace.verdict.property == LOCKSTEP:
         lines.append(("  this is the specification alone; what the engine did shows",))
         lines.append((f"  `servecheck replay --engine … {brief(str(trace.path))}`",))
     good = report.agrees and report.reproduced is not False
@@ -195,18 +197,17 @@ def _difference_lines(report: TraceReport, other: str) -> Iterator[Said]:
 # --- an engine alone ------------------------------------------------------------------------
 
 
-def _by_fast_engine(trace: Trace) -> Outcome:
+def _by_fast_engine(trace: Trace, name: str, make: MakeWhole) -> Outcome:
     """Its events and its whole state are told in the words of a trace, so all of it is compared."""
     from servecheck import __version__
-    from servecheck.engines.whole import FastWhole
     from servecheck.trace.replay import replay_trace
 
-    report = replay_trace(trace, watch=False, make=FastWhole)
+    report = replay_trace(trace, watch=False, make=make)
     verdict = "holds" if report.agrees else "falls"
     told: Told = {
         "trace": str(trace.path),
         "verdict": verdict,
-        "engine": {"name": "fast", "version": __version__, "level": "state"},
+        "engine": {"name": name, "version": __version__, "level": "state"},
         "actions": report.actions,
         "agreed": report.agreed,
         "compared": {"events": report.done, "digest": report.done},
@@ -214,7 +215,7 @@ def _by_fast_engine(trace: Trace) -> Outcome:
         "differences": list(_differences_told(report, "seen")),
     }
     first = (
-        f"{brief(str(trace.path))}: fast {__version__} does {report.agreed} of {report.actions} "
+        f"{brief(str(trace.path))}: {name} {__version__} does {report.agreed} of {report.actions} "
         "actions as recorded; compared: events and digest of the whole state",
     )
     return Outcome(verdict, told, (first, *_difference_lines(report, "seen")))
@@ -287,7 +288,7 @@ def _beside(subject: Subject, trace: Trace, words: Words) -> Outcome:
     from servecheck.engines.protocol import Unsupported
     from servecheck.fuzz.retry import rerun
 
-    by_spec = _by_spec(trace)
+    by_spec = _by_spec(trace, beside=True)
     engine = engine_words(words.engine, words.command, words.level)
     again = shlex.join(["servecheck", "replay", *engine, str(trace.path)])
     try:

@@ -96,19 +96,26 @@ def smaller_machines(machine: Machine) -> Iterator[tuple[Machine, tuple[Change, 
     """The same machine with one size smaller, or with two sizes smaller by one, or with smaller
     blocks and all that is counted in them; and how a run may be changed for it."""
     sizes: dict[str, float] = {name: getattr(machine.config, name) for name in LEAST}
-    one = [{name: value} for name in LEAST for value in smaller(sizes[name], LEAST[name])]
+
+    def less(name: str) -> list[float]:
+        # A part stays one: 0 and 0.0 are equal, and are not written alike.
+        return [type(sizes[name])(value) for value in smaller(sizes[name], LEAST[name])]
+
+    one = [{name: value} for name in LEAST for value in less(name)]
     two = [
-        {name: smaller(sizes[name], LEAST[name])[-1] for name in pair}
+        {name: less(name)[-1] for name in pair}
         for pair in combinations(LEAST, 2)
         if all(sizes[name] > LEAST[name] for name in pair)
     ]
     for changed in one + two:
         yield from _machine(machine, changed, (tuple, *TOGETHER))
     size = machine.config.block_size
-    for less in smaller(size, 1):
-        scaled = {name: _scaled(int(sizes[name]), size, less) for name in IN_BLOCKS}
+    for fewer in smaller(size, 1):
+        scaled: dict[str, float] = {
+            name: _scaled(int(sizes[name]), size, fewer) for name in IN_BLOCKS
+        }
         for changed in (scaled, {"max_model_len": scaled["max_model_len"]}):
-            yield from _machine(machine, {"block_size": less, **changed}, (_shorter(size, less),))
+            yield from _machine(machine, {"block_size": fewer, **changed}, (_shorter(size, fewer),))
 
 
 def larger_machines(machine: Machine) -> Iterator[Machine]:
