@@ -59,7 +59,7 @@ EXAMPLES = settings().max_examples
 """As the profile of the search says (tests/conftest.py)."""
 
 SEARCH = settings(
-    max_examples=2 * EXAMPLES,
+    max_examples=EXAMPLES,
     stateful_step_count=40,
     suppress_health_check=list(HealthCheck),
     phases=[phase for phase in Phase if phase is not Phase.explain],
