@@ -212,7 +212,26 @@ def test_every_property_on_every_state_of_a_tiny_scope(scope: ServingScope) -> N
 
 VARIED = {
     f"serving-tiny/{axis}"
-    for axis in ["full-prompt", "refused", "edges", "together", "uncut", "two-drafts", "last-of-priority", "seats-end", "reserved", "two-tenants", "passed-over", "chunks", "deadlock", "deferred", "drafts", "prefill-first", "static", "draft-budget"]
+    for axis in [
+        "full-prompt",
+        "refused",
+        "edges",
+        "together",
+        "uncut",
+        "two-drafts",
+        "last-of-priority",
+        "seats-end",
+        "reserved",
+        "two-tenants",
+        "passed-over",
+        "chunks",
+        "deadlock",
+        "deferred",
+        "drafts",
+        "prefill-first",
+        "static",
+        "draft-budget",
+    ]
 }
 """So many tiny scopes are enough to reach all situations."""
 
