@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from servecheck.engines.whole import MakeWhole
     from servecheck.lockstep.deviations import Deviation
     from servecheck.lockstep.subject import Subject
+    from servecheck.zoo.entry import Entry
     from servespec.config import Config
     from servespec.policy import Policy
 
@@ -98,13 +99,30 @@ def factory_of(engine: str, level: Level | None) -> EngineFactory:
 
 def fast_engine(name: str | None) -> MakeWhole | None:
     """The fast engine, or one with a fault, where its whole state and its events are asked for;
-    None: the name is of another engine."""
-    from servecheck.engines.whole import FastWhole
+    None: the name is of another engine.
+
+    Raises:
+        BadInput: there is no such fault.
+    """
+    if name == "fast":
+        from servecheck.engines.whole import FastWhole
+
+        return FastWhole
+    return _entry(name).whole() if name is not None and name.startswith(ZOO) else None
+
+
+def _entry(engine: str) -> Entry:
+    """The fault of the zoo that an engine is named for.
+
+    Raises:
+        BadInput: there is no such fault.
+    """
     from servecheck.zoo import ENTRIES
 
-    if name is None or not name.startswith(ZOO):
-        return FastWhole if name == "fast" else None
-    return ENTRIES[name.removeprefix(ZOO)].whole()
+    entry = ENTRIES.get(engine.removeprefix(ZOO))
+    if entry is None:
+        raise BadInput(f"--engine {escaped(engine)}: no such entry; see servecheck zoo --list")
+    return entry
 
 
 def _planted(engine: str, deviations: tuple[Deviation, ...], level: Level | None) -> Subject:
@@ -114,12 +132,9 @@ def _planted(engine: str, deviations: tuple[Deviation, ...], level: Level | None
         BadInput: there is no such fault.
     """
     from servecheck.lockstep.subject import Subject
-    from servecheck.zoo import ENTRIES
     from servecheck.zoo.told import subject_of as listened_to
 
-    entry = ENTRIES.get(engine.removeprefix(ZOO))
-    if entry is None:
-        raise BadInput(f"--engine {escaped(engine)}: no such entry; see servecheck zoo --list")
+    entry = _entry(engine)
     if level is not None:
         return Subject.of(entry.make, deviations, level)
     subject = listened_to(entry)

@@ -119,8 +119,8 @@ def _running(words: Words) -> Iterator[Runs]:
 
     known = () if words.alone else read_register(words.deviations)
     with subject_of(words.engine, words.command, words.level, known) as subject:
-        whole = None if words.level is not None else fast_engine(words.engine)
-        if words.alone and whole is not None:
+        whole = fast_engine(words.engine) if words.alone and words.level is None else None
+        if whole is not None:
             yield lambda trace: _by_fast_engine(trace, words.engine or "fast", whole)
         elif words.alone:
             yield lambda trace: _by_engine(subject, trace)
